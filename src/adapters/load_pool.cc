@@ -29,24 +29,24 @@ LoadDone run_load_job(const AdapterSource& source, const LoadJob& job) {
   return done;
 }
 
-HeaderCheck check_headers(const AdapterSource& source, const std::string& name, const std::string& path,
-                          AdapterLoadOptions options, int rank_max) {
-  HeaderCheck check{.name = name, .path = path, .stamp = std::nullopt, .status = {}};
-  const auto stamp = source.stamp(path);
+HeaderCheck check_headers(const AdapterSource& files, const AdapterSourceSpec& source, AdapterLoadOptions options,
+                          int rank_max) {
+  HeaderCheck check{.source = source, .stamp = std::nullopt, .status = {}};
+  const auto stamp = files.stamp(source.path);
   if (!stamp.ok()) {
     check.status = stamp.error();
     return check;
   }
   options.bytes_max = 0;  // so that nothing is read behind the headers
-  const auto load = source.load(path, options, AdapterVersionId{});
+  const auto load = files.load(source.path, options, AdapterVersionId{});
   check.status =
       load.ok() ? check_rank(load->adapter ? load->adapter->rank_max : load->rank_max, rank_max) : Status(load.error());
   if (check.status.ok() || is_the_files_own(check.status.error().code)) check.stamp = *stamp;
   return check;
 }
 
-Error not_loaded(Error error, const std::string& name) {
-  return std::move(error).with_context("adapter \"" + name + "\" was not loaded");
+Error not_loaded(Error error, const std::string& label) {
+  return std::move(error).with_context("adapter \"" + label + "\" was not loaded");
 }
 
 Status check_rank(int rank, int rank_max) {

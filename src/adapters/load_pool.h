@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "adapters/adapter.h"
+#include "adapters/source_spec.h"
 #include "base/bounded_queue.h"
 #include "base/heartbeats.h"
 
@@ -53,14 +54,14 @@ LoadDone run_load_job(const AdapterSource& source, const LoadJob& job);
 // can be loaded, as far as they tell. Its numbers are not read, nor is there memory
 // to find for them.
 struct HeaderCheck {
-  std::string name, path;
+  AdapterSourceSpec source;
   std::optional<FileStamp> stamp;  // of the files as they were looked at; nullopt: not known, or it may go well later
   Status status;                   // the sentence that a load would end with, but for not_loaded()
 };
-HeaderCheck check_headers(const AdapterSource& source, const std::string& name, const std::string& path,
-                          AdapterLoadOptions options, int rank_max);
+HeaderCheck check_headers(const AdapterSource& files, const AdapterSourceSpec& source, AdapterLoadOptions options,
+                          int rank_max);
 // What who waited for the load is told.
-Error not_loaded(Error error, const std::string& name);
+Error not_loaded(Error error, const std::string& label);
 // ok, or that there is too much of it.
 Status check_rank(int rank, int rank_max);
 // What the file says or lacks stays so while its stamp does; what the system refused may

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names, commands, pins and status. The life of a load is in registry_load.cc.
+// Sources, commands, pins and status. The life of a load is in registry_load.cc.
 #include "adapters/registry.h"
 
 #include <algorithm>
@@ -51,94 +51,80 @@ AdapterRegistry::~AdapterRegistry() {
   }
 }
 
-AdapterRegistry::Entry* AdapterRegistry::find(const std::string& name) {
-  const auto found = entries_.find(name);
+AdapterRegistry::Entry* AdapterRegistry::find(AdapterSourceId source) {
+  const auto found = entries_.find(source);
   return found == entries_.end() ? nullptr : found->second.get();
 }
 
-Result<AdapterRegistry::Entry*> AdapterRegistry::add(const std::string& name, const std::string& path) {
-  if (static_cast<int32_t>(entries_.size()) >= options_.names_max) {
-    return too_large("no more than " + std::to_string(options_.names_max) +
+Result<AdapterRegistry::Entry*> AdapterRegistry::add_entry(const AdapterSourceSpec& source) {
+  if (source.id.value == 0 || source.label.empty() || source.path.empty())
+    return invalid_argument("an adapter needs a name and a path");
+  if (static_cast<int32_t>(entries_.size()) >= options_.sources_max) {
+    return too_large("no more than " + std::to_string(options_.sources_max) +
                      " adapters can be registered; unload some first");
   }
   auto entry = std::make_unique<Entry>();
-  entry->name = name;
-  entry->path = entry->load_path = path;
+  entry->spec = source;
   Entry* result = entry.get();
-  entries_.emplace(name, std::move(entry));
+  entries_.emplace(source.id, std::move(entry));
   touch(*result);
   ++generation_;
   return result;
 }
 
-// --- commands
-
-void AdapterRegistry::register_name(uint64_t ticket, const std::string& name, const std::string& path, bool replace) {
-  if (name.empty() || path.empty()) return reply(ticket, invalid_argument("an adapter needs a name and a path"));
-  Entry* entry = find(name);
-  if (entry == nullptr) {
-    auto added = add(name, path);
-    return reply(ticket, added.ok() ? Status() : Status(added.error()));
-  }
-  entry->forget_on_failure = false;  // the name is wanted for its own sake now
-  if (entry->path == path && entry->load_path == path) return reply(ticket, {});
-  if (!replace) {
-    return reply(ticket, invalid_argument("an adapter named \"" + name + "\" is registered from " + entry->path +
-                                          "; choose another name or ask to replace it"));
-  }
-  orphan_job(*entry);
-  if (entry->version != nullptr) retire(take_version(*entry), {});
-  touch(*entry);
-  entry->path = entry->load_path = path;
-  entry->texts = entry->load_texts = 0;
-  entry->failed = entry->reload = false;
-  if (entry->stage != Stage::kIdle) entry->stage = Stage::kQueued;
-  if (entry->pinned) want_load(*entry);
-  ++generation_;
-  news_.push_back(name);
-  reply(ticket, {});
+std::string AdapterRegistry::label(AdapterSourceId source) const {
+  const auto found = entries_.find(source);
+  return found == entries_.end() ? std::string() : found->second->spec.label;
 }
 
-void AdapterRegistry::load(uint64_t ticket, const std::string& name, const std::string& path, bool replace,
-                           uint64_t texts) {
-  Entry* entry = find(name);
+// --- commands
+
+namespace {
+
+Error not_registered() { return not_found("this adapter is not registered, or not any more"); }
+
+}  // namespace
+
+void AdapterRegistry::add(uint64_t ticket, const AdapterSourceSpec& source) {
+  if (Entry* const entry = find(source.id); entry != nullptr) {
+    if (entry->spec.path != source.path)
+      return reply(ticket, invalid_argument("adapter \"" + entry->spec.label + "\" is registered from " +
+                                            entry->spec.path + "; other files are another source"));
+    entry->forget_on_failure = false;  // it is wanted for its own sake now
+    return reply(ticket, {});
+  }
+  const auto added = add_entry(source);
+  reply(ticket, added.ok() ? Status() : Status(added.error()));
+}
+
+void AdapterRegistry::load(uint64_t ticket, const AdapterSourceSpec& source, bool reload, AdapterSourceId replaces) {
+  Entry* entry = find(source.id);
   if (entry == nullptr) {
-    if (name.empty()) return reply(ticket, invalid_argument("an adapter needs a name"));
-    if (path.empty())
-      return reply(ticket, not_found("no adapter named \"" + name + "\" is registered; give its path to load it"));
-    auto added = add(name, path);
+    if (source.path.empty()) return reply(ticket, not_registered());
+    auto added = add_entry(source);
     if (!added.ok()) return reply(ticket, added.error());
     entry = *added;
     entry->forget_on_failure = true;
   }
-  const std::string& target = path.empty() ? entry->path : path;
-  if (entry->stage != Stage::kIdle) {
-    if (entry->load_path != target) return reply(ticket, other_load(*entry));
-    entry->load_texts = texts;
-    entry->tickets.push_back(ticket);
-    return;
+  if (entry->stage == Stage::kIdle) {
+    if (!reload && entry->version != nullptr) {
+      return reply(ticket, invalid_argument("adapter \"" + entry->spec.label +
+                                            "\" is already loaded; ask to replace it in place, or unload it first"));
+    }
+    entry->reload = entry->version != nullptr;
+    if (!entry->reload && replaces != source.id) entry->replaces = replaces;
   }
-  if (!replace && entry->version != nullptr) {
-    return reply(ticket, invalid_argument("adapter \"" + name +
-                                          "\" is already loaded; ask to replace it in place, or unload it first"));
-  }
-  if (!replace && target != entry->path) {
-    return reply(ticket, invalid_argument("an adapter named \"" + name + "\" is registered from " + entry->path +
-                                          "; choose another name or ask to replace it"));
-  }
-  entry->load_path = target;
-  entry->load_texts = texts;
-  entry->reload = entry->version != nullptr;
   entry->tickets.push_back(ticket);
   want_load(*entry);
 }
 
-void AdapterRegistry::unload(uint64_t ticket, const std::string& name) {
-  const auto found = entries_.find(name);
-  if (found == entries_.end()) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
+void AdapterRegistry::drop(uint64_t ticket, AdapterSourceId source) {
+  const auto found = entries_.find(source);
+  if (found == entries_.end()) return reply(ticket, not_registered());
   Entry& entry = *found->second;
-  reply_all(entry, Error{ErrorCode::kCancelled,
-                         "adapter \"" + name + "\" was unloaded before it was ready; load it again if it is wanted"});
+  reply_all(entry, Error{ErrorCode::kCancelled, "adapter \"" + entry.spec.label +
+                                                    "\" was unloaded before it was ready; load it again if it is "
+                                                    "wanted"});
   const bool reading = entry.job != 0 && jobs_[entry.job].read;
   if (entry.version == nullptr && reading) jobs_[entry.job].unload_tickets.push_back(ticket);
   if (entry.version == nullptr && !reading) reply(ticket, {});
@@ -146,17 +132,16 @@ void AdapterRegistry::unload(uint64_t ticket, const std::string& name) {
   if (entry.version != nullptr) retire(take_version(entry), {ticket});
   std::erase(active_, &entry);
   std::erase(wanted_, &entry);
-  news_.push_back(name);
+  news_.push_back(source);
+  const AdapterSourceId replaced = entry.replaces;
   forget(found);
+  bring_back(replaced);
   ++generation_;
 }
 
-void AdapterRegistry::pin(uint64_t ticket, const std::string& name) {
-  Entry* entry = find(name);
-  if (entry == nullptr) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
-  // A load of other files, to replace what is not even in memory, may fail without saying
-  // anything of it.
-  if (entry->version == nullptr && entry->load_path != entry->path) return reply(ticket, other_load(*entry));
+void AdapterRegistry::pin(uint64_t ticket, AdapterSourceId source) {
+  Entry* entry = find(source);
+  if (entry == nullptr) return reply(ticket, not_registered());
   set_pinned(*entry, true);
   ++generation_;
   if (entry->version != nullptr) return reply(ticket, {}, 0, digest_hex(entry->version->adapter->digest));
@@ -164,9 +149,9 @@ void AdapterRegistry::pin(uint64_t ticket, const std::string& name) {
   want_load(*entry);
 }
 
-void AdapterRegistry::unpin(uint64_t ticket, const std::string& name) {
-  Entry* entry = find(name);
-  if (entry == nullptr) return reply(ticket, not_found("no adapter named \"" + name + "\" is registered"));
+void AdapterRegistry::unpin(uint64_t ticket, AdapterSourceId source) {
+  Entry* entry = find(source);
+  if (entry == nullptr) return reply(ticket, not_registered());
   set_pinned(*entry, false);
   ++generation_;
   reply(ticket, {});
@@ -200,30 +185,20 @@ AdapterVersion* AdapterRegistry::claimed(const AdapterNeeds& needs, size_t index
   return found == versions_.end() ? nullptr : found->second.get();
 }
 
-// Fills found_. An outcome where that is decided: a name is unknown, a load has failed,
-// or the version came with other texts.
+// Fills found_. An outcome where that is decided: a source is unknown, or a load has
+// failed.
 std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds& needs, uint64_t since, Error& error) {
   found_.clear();
-  for (size_t index = 0; index < needs.names.size(); ++index) {
-    const std::string& name = needs.names[index];
+  for (size_t index = 0; index < needs.sources.size(); ++index) {
     found_.push_back(claimed(needs, index));
     if (found_.back() != nullptr) continue;
-    const Entry* entry = find(name);
+    const Entry* entry = find(needs.sources[index]);
     if (entry == nullptr) {
-      error = not_found("no adapter named \"" + name + "\" is registered");
+      error = not_registered();
       return AcquireOutcome::kFailed;
     }
-    if (entry->version != nullptr) {
-      const uint64_t made_with = needs.texts.empty() ? 0 : needs.texts[index];
-      if (made_with != 0 && entry->texts != 0 && made_with != entry->texts) {
-        error = {ErrorCode::kReplaced, "adapter \"" + name + "\" was replaced by one with another tokenizer or chat " +
-                                           "template while the request was on its way; send it again"};
-        return AcquireOutcome::kFailed;
-      }
-      found_.back() = entry->version;
-      continue;
-    }
-    if (entry->failed && entry->failed_serial > since) {
+    found_.back() = entry->version;
+    if (entry->version == nullptr && entry->failed && entry->failed_serial > since) {
       error = entry->error;
       return AcquireOutcome::kFailed;
     }
@@ -231,12 +206,12 @@ std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds&
   return std::nullopt;
 }
 
-// Marks the names as wanted, and starts loading those that are not in memory.
+// Marks the sources as wanted, and starts loading those that are not in memory.
 void AdapterRegistry::wait_for(const AdapterNeeds& needs, uint64_t order) {
-  for (size_t index = 0; index < needs.names.size(); ++index) {
+  for (size_t index = 0; index < needs.sources.size(); ++index) {
     const AdapterVersion* const version = claimed(needs, index);
-    Entry* const entry = version != nullptr ? version->owner : find(needs.names[index]);
-    if (entry == nullptr) continue;  // replaced or unregistered: nothing is loaded for it
+    Entry* const entry = version != nullptr ? version->owner : find(needs.sources[index]);
+    if (entry == nullptr) continue;  // replaced or dropped: nothing is loaded for it
     if (entry->waiting++ == 0) wanted_.push_back(entry);
     touch(*entry);
     entry->wanted = std::min(entry->wanted, order);
@@ -254,8 +229,8 @@ AcquireOutcome AdapterRegistry::look(const AdapterNeeds& needs, uint64_t order, 
     for (const AdapterVersion* version : found_) adapters.push_back(version->adapter.get());
     return AcquireOutcome::kReady;
   }
-  if (needs.names.size() > 1) {
-    if (const Status fits = fit_together(needs.names); !fits.ok()) {
+  if (needs.sources.size() > 1) {
+    if (const Status fits = fit_together(needs); !fits.ok()) {
       error = fits.error();
       return AcquireOutcome::kFailed;
     }
@@ -268,8 +243,8 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
                                         std::vector<AdapterPin>& pins, Error& error) {
   if (const auto decided = find_versions(needs, since, error)) return *decided;
   const bool ready = std::count(found_.begin(), found_.end(), nullptr) == 0 && leaves_reserved_room(found_, order);
-  if (!ready && needs.names.size() > 1) {
-    if (const Status fits = fit_together(needs.names); !fits.ok()) {
+  if (!ready && needs.sources.size() > 1) {
+    if (const Status fits = fit_together(needs); !fits.ok()) {
       error = fits.error();
       return AcquireOutcome::kFailed;
     }
@@ -326,15 +301,15 @@ int64_t AdapterRegistry::version_bytes(const Entry& entry) {
   return entry.version != nullptr ? entry.version->grant.bytes() : 0;
 }
 
-void AdapterRegistry::touch(const std::string& name) {
-  if (Entry* const entry = find(name); entry != nullptr) touch(*entry);
+void AdapterRegistry::touch(AdapterSourceId source) {
+  if (Entry* const entry = find(source); entry != nullptr) touch(*entry);
 }
 
 void AdapterRegistry::touch(Entry& entry) {
   if (!std::exchange(entry.changed, true)) changed_.push_back(&entry);
 }
 
-void AdapterRegistry::forget(std::map<std::string, std::unique_ptr<Entry>>::iterator entry) {
+void AdapterRegistry::forget(Entries::iterator entry) {
   if (entry->second->changed) std::erase(changed_, entry->second.get());
   gone_.push_back(entry->first);
   entries_.erase(entry);
@@ -374,8 +349,8 @@ void AdapterRegistry::unclaim(AdapterVersionId id) {
   if (--version->claims == 0 && version->retired && version->pins == 0) destroy(version);
 }
 
-void AdapterRegistry::take_news(std::vector<std::string>& names) {
-  names.insert(names.end(), std::make_move_iterator(news_.begin()), std::make_move_iterator(news_.end()));
+void AdapterRegistry::take_news(std::vector<AdapterSourceId>& sources) {
+  sources.insert(sources.end(), news_.begin(), news_.end());
   news_.clear();
 }
 
@@ -414,7 +389,7 @@ void AdapterRegistry::take_replies(std::vector<RegistryReply>& replies) {
 }
 
 void AdapterRegistry::fail_outstanding(const Error& error) {
-  for (const auto& [name, entry] : entries_) reply_all(*entry, error);
+  for (const auto& [source, entry] : entries_) reply_all(*entry, error);
   const auto fail_tickets = [&](std::vector<uint64_t>& tickets) {
     for (const uint64_t ticket : tickets) reply(ticket, error);
     tickets.clear();
@@ -424,8 +399,7 @@ void AdapterRegistry::fail_outstanding(const Error& error) {
 }
 
 RegistryView AdapterRegistry::view_of(const Entry& entry) {
-  RegistryView view{
-      .name = &entry.name, .path = &entry.path, .waiting = entry.waiting, .uses = entry.uses, .pinned = entry.pinned};
+  RegistryView view{.source = &entry.spec, .waiting = entry.waiting, .uses = entry.uses, .pinned = entry.pinned};
   if (entry.version != nullptr) {
     view.state = AdapterState::kResident;
     view.adapter = entry.version->adapter.get();
@@ -441,12 +415,12 @@ RegistryView AdapterRegistry::view_of(const Entry& entry) {
 }
 
 void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {
-  for (const auto& [name, entry] : entries_) visit(view_of(*entry));
+  for (const auto& [source, entry] : entries_) visit(view_of(*entry));
 }
 
 void AdapterRegistry::take_changes(const std::function<void(const RegistryView&)>& visit,
-                                   std::vector<std::string>& gone) {
-  gone.insert(gone.end(), std::make_move_iterator(gone_.begin()), std::make_move_iterator(gone_.end()));
+                                   std::vector<AdapterSourceId>& gone) {
+  gone.insert(gone.end(), gone_.begin(), gone_.end());
   gone_.clear();
   for (Entry* entry : changed_) {
     entry->changed = false;
@@ -458,13 +432,15 @@ void AdapterRegistry::take_changes(const std::function<void(const RegistryView&)
 void AdapterRegistry::check() const {
   size_t current = 0, reading = 0;
   int64_t sum_bytes = 0, pinned_sum_bytes = 0;
-  for (const auto& [name, entry] : entries_) {
-    CHECK(entry->name == name);
+  for (const auto& [source, entry] : entries_) {
+    CHECK(entry->spec.id == source);
     CHECK(entry->changed == (std::count(changed_.begin(), changed_.end(), entry.get()) == 1));
     CHECK((entry->stage != Stage::kIdle) == (std::count(active_.begin(), active_.end(), entry.get()) == 1));
     CHECK((entry->stage == Stage::kStamping || entry->stage == Stage::kReading) == (entry->job != 0));
     CHECK(entry->tickets.empty() || entry->stage != Stage::kIdle);
-    CHECK(!entry->pinned || entry->version != nullptr || entry->stage != Stage::kIdle);
+    const bool is_replaced = std::any_of(active_.begin(), active_.end(),
+                                         [&](const Entry* other) { return other->replaces == entry->spec.id; });
+    CHECK(!entry->pinned || entry->version != nullptr || entry->stage != Stage::kIdle || is_replaced);
     if (entry->job != 0) {
       CHECK(jobs_.at(entry->job).entry == entry.get());
       ++reading;

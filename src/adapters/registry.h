@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterRegistry: names, their immutable loaded versions, and who keeps which version
-// alive (mechanisms §3).
+// AdapterRegistry: sources, their immutable loaded versions, and who keeps which version
+// alive (mechanisms §3). Names are resolved to sources above; a label is for sentences.
 //
-//   name ── entry {source | loading | resident | failed} ──> current version
+//   source ── entry {source | loading | resident | failed} ──> current version
 //   AdapterPin of a request that runs   >── version
 //   AdapterClaim of one that waits      >── version, which may leave meanwhile
 //
@@ -11,10 +11,10 @@
 // Thread: the engine's alone; file work happens through `start_load` and comes back by
 // on_load_done(). Ownership: owns the versions and the ledger grants of their bytes; an
 // AdapterPin is a move-only share of one version and must not outlive the registry.
-// Invariants (check()): every version is the current one of its name or retired with pins
-// or claims; bytes are granted before they are read; at most loads_max jobs are in
+// Invariants (check()): every version is the current one of its source or retired with
+// pins or claims; bytes are granted before they are read; at most loads_max jobs are in
 // progress; a pinned or used version is never evicted, but for a pinned one that nobody
-// uses, by its own replacement; a pinned name that is not in memory is being loaded,
+// uses, by its own replacement; a pinned source that is not in memory is being loaded,
 // until that fails.
 //
 // A cold load goes: look at the stamp -> find room (evict unused versions, wait for users
@@ -33,7 +33,9 @@
 // that. Nothing is evicted for a load before all of its room can be had. What the
 // versions in memory sum up to is counted once a round for all loads, so that a round
 // costs what there are of both, not their product. A resident version is never swapped
-// silently: a changed file is noticed at the next cold load or by load with `replace`.
+// silently: a changed file is noticed at the next cold load or by load with `reload`. A
+// source may be loaded to replace another: that one's version, if nobody uses it, gives
+// its room even if it is pinned, and the pin goes over when the load has ended well.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +52,7 @@
 #include "adapters/adapter.h"
 #include "adapters/cache_policy.h"
 #include "adapters/load_pool.h"
+#include "adapters/source_spec.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "memory/ledger.h"
@@ -82,9 +85,8 @@ class [[nodiscard]] AdapterClaim {
 
 // Adapters of one request.
 struct AdapterNeeds {
-  std::span<const std::string> names;
-  std::span<const uint64_t> texts;       // beside names, or empty: AdapterRegistry::acquire
-  std::span<const AdapterClaim> claims;  // beside names, or empty: versions to be preferred
+  std::span<const AdapterSourceId> sources;
+  std::span<const AdapterClaim> claims;  // beside sources, or empty: versions to be preferred
   bool again = false;                    // it has acquired them before: no further use
 };
 
@@ -109,7 +111,7 @@ class [[nodiscard]] AdapterPin {
 struct RegistryOptions {
   int32_t loads_max = 2;
   int32_t rank_max = 0;  // 0: the limit of limits.h; larger adapters are refused
-  int32_t names_max = 65536;
+  int32_t sources_max = 65536;
   bool strict = true;
   bool int8 = false;                              // AdapterLoadOptions::int8
   std::function<void(AdapterVersionId)> dropped;  // told of every version that leaves memory, just before; may be empty
@@ -126,8 +128,7 @@ enum class AdapterState : uint8_t { kSource, kLoading, kResident, kFailed };
 
 // A view for status displays; pointers are valid until the next call.
 struct RegistryView {
-  const std::string* name = nullptr;
-  const std::string* path = nullptr;
+  const AdapterSourceSpec* source = nullptr;
   AdapterState state = AdapterState::kSource;
   const Adapter* adapter = nullptr;  // the current version, or null
   int64_t bytes = 0;
@@ -156,28 +157,27 @@ class AdapterRegistry {
   AdapterRegistry& operator=(const AdapterRegistry&) = delete;
 
   // --- commands; each gets exactly one reply, now or later
-  void register_name(uint64_t ticket, const std::string& name, const std::string& path, bool replace);
-  // texts: which tokenizer and template belong to the files at `path`, a number of the
-  // caller's; 0: they go with any.
-  void load(uint64_t ticket, const std::string& name, const std::string& path, bool replace, uint64_t texts = 0);
-  void unload(uint64_t ticket, const std::string& name);
-  void pin(uint64_t ticket, const std::string& name);
-  void unpin(uint64_t ticket, const std::string& name);
+  void add(uint64_t ticket, const AdapterSourceSpec& source);
+  // Adds it first where it is not known; then it is forgotten if the load fails. reload:
+  // even if it is in memory. replaces: another source, or none.
+  void load(uint64_t ticket, const AdapterSourceSpec& source, bool reload, AdapterSourceId replaces = {});
+  void drop(uint64_t ticket, AdapterSourceId source);
+  void pin(uint64_t ticket, AdapterSourceId source);
+  void unpin(uint64_t ticket, AdapterSourceId source);
 
   // --- requests. A round: begin_round(), then look() (or acquire()) for those that wait
   // for adapters and want() for others that wait, from the oldest to the youngest,
   // pump().
   void begin_round();
-  // All or nothing: pins for all names, or kWaiting (loads are under way or will be;
+  // All or nothing: pins for all sources, or kWaiting (loads are under way or will be;
   // nothing is held meanwhile, so that two requests never block each other), or kFailed
   // with the reason. order: the request's arrival, unique. since: serial() when it
-  // arrived: an older failure is looked at again. texts: beside names, with what the
-  // request was made; kReplaced where a version came with others. Empty, or 0: with any.
+  // arrived: an older failure is looked at again.
   AcquireOutcome acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since, std::vector<AdapterPin>& pins,
                          Error& error);
-  AcquireOutcome acquire(std::span<const std::string> names, uint64_t order, uint64_t since,
-                         std::vector<AdapterPin>& pins, Error& error, std::span<const uint64_t> texts = {}) {
-    return acquire(AdapterNeeds{names, texts, {}}, order, since, pins, error);
+  AcquireOutcome acquire(std::span<const AdapterSourceId> sources, uint64_t order, uint64_t since,
+                         std::vector<AdapterPin>& pins, Error& error) {
+    return acquire(AdapterNeeds{sources, {}}, order, since, pins, error);
   }
   // The same without pins and without a look at room that others wait for: ready where
   // all are in memory now, whose adapters it then lists (valid until the next call).
@@ -190,8 +190,8 @@ class AdapterRegistry {
   // Counts anew what loads that have lost their patience leave to younger requests. For
   // acquire() outside of a round.
   void reserve();
-  // Names of which something is new: in memory, failed, replaced, unregistered.
-  void take_news(std::vector<std::string>& names);
+  // Sources of which something is new: in memory, failed, replaced, dropped.
+  void take_news(std::vector<AdapterSourceId>& sources);
   bool has_news() const { return !news_.empty(); }
   void pump();
   void on_load_done(LoadDone&& done);
@@ -214,15 +214,15 @@ class AdapterRegistry {
   // or none is left.
   void evict_idle(int64_t bytes);
 
-  bool knows(const std::string& name) const { return entries_.count(name) != 0; }
+  bool knows(AdapterSourceId source) const { return entries_.count(source) != 0; }
+  std::string label(AdapterSourceId source) const;  // empty: it is not known
   bool loading() const { return !active_.empty() || !jobs_.empty(); }
   uint64_t generation() const { return generation_; }  // grows with every change
   RegistryCounters counters() const { return counters_; }
   int64_t bytes() const { return bytes_; }  // of all versions, and granted to loads
-  // Those that were changed since the last call, in no order, and the names that are
-  // gone.
-  void take_changes(const std::function<void(const RegistryView&)>& visit, std::vector<std::string>& gone);
-  void touch(const std::string& name);  // as if something had changed; unknown names are ignored
+  // Those that were changed since the last call, in no order, and those that are gone.
+  void take_changes(const std::function<void(const RegistryView&)>& visit, std::vector<AdapterSourceId>& gone);
+  void touch(AdapterSourceId source);  // as if something had changed; unknown ones are ignored
   bool has_changes() const { return !changed_.empty() || !gone_.empty(); }
   void for_each(const std::function<void(const RegistryView&)>& visit) const;
   void check() const;
@@ -233,14 +233,12 @@ class AdapterRegistry {
   friend struct AdapterVersion;
   enum class Stage : uint8_t { kIdle, kQueued, kStamping, kWaitingForRoom, kReading };
   struct Entry {
-    std::string name;
-    std::string path;                    // of the current version
-    std::string load_path;               // of the load under way; becomes `path` when it succeeds
-    uint64_t texts = 0, load_texts = 0;  // beside path and load_path
+    AdapterSourceSpec spec;
+    AdapterSourceId replaces;  // while it is loaded
     AdapterVersion* version = nullptr;
     Stage stage = Stage::kIdle;
     bool reload = false;             // a replacement is under way; `version` serves meanwhile
-    bool forget_on_failure = false;  // the name came with the load command
+    bool forget_on_failure = false;  // the source came with the load command
     bool pinned = false;
     bool failed = false;
     Error error;
@@ -260,7 +258,7 @@ class AdapterRegistry {
     std::vector<uint64_t> tickets;  // of load and pin commands
   };
   struct Job {
-    Entry* entry = nullptr;  // null: the name was unloaded meanwhile
+    Entry* entry = nullptr;  // null: the source was dropped meanwhile
     bool read = false;
     Grant grant;
     AdapterVersionId version;
@@ -294,10 +292,12 @@ class AdapterRegistry {
     std::vector<const Entry*> wanted;  // in memory, not pinned, and wanted in this round: by who wants them
   };
 
-  Entry* find(const std::string& name);
-  void forget(std::map<std::string, std::unique_ptr<Entry>>::iterator entry);
-  Result<Entry*> add(const std::string& name, const std::string& path);
-  static Error other_load(const Entry& entry);
+  using Entries = std::map<AdapterSourceId, std::unique_ptr<Entry>>;
+  Entry* find(AdapterSourceId source);
+  void forget(Entries::iterator entry);
+  Result<Entry*> add_entry(const AdapterSourceSpec& source);
+  // Whose version its load replaces: another's, or its own.
+  const Entry& replaced_by(const Entry& entry) const;
   void want_load(Entry& entry);
   void finish(Entry& entry);
   void settle(Entry& entry);
@@ -312,7 +312,7 @@ class AdapterRegistry {
   static uint64_t order_of(const Entry& entry) { return entry.tickets.empty() && !entry.pinned ? entry.wanted : 0; }
   static bool goes_before(const Entry& a, const Entry& b) {
     const uint64_t x = order_of(a), y = order_of(b);
-    return x != y ? x < y : a.name < b.name;
+    return x != y ? x < y : a.spec.id < b.spec.id;
   }
   bool start_job(Entry& entry, bool read, Grant grant);
   void on_stamp(Entry& entry, const Result<FileStamp>& stamp);
@@ -321,13 +321,14 @@ class AdapterRegistry {
   Status admissible(const Job& job, const Adapter& adapter) const;
   void install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter);
   void orphan_job(Entry& entry);
+  void bring_back(AdapterSourceId source);
   void fail(Entry& entry, Error error, const FileStamp* stamp);
   void remember(Entry& entry, Error error, const FileStamp* stamp);
   Census& census();
   // Those in memory that a request wants together with this one; only what is not pinned.
   std::span<const Entry* const> wanted_with(const Entry& entry);
   EvictionCandidate candidate(const AdapterVersion& version) const;
-  static bool gives_its_pinned(const Entry& entry);
+  static bool gives_its_pinned(const Entry& replaced);
   size_t may_leave(uint64_t order);
   int64_t evictable_bytes(const Entry& entry);
   // For this load, of census().leaving or what it replaces; null: there is none.
@@ -336,8 +337,8 @@ class AdapterRegistry {
   std::optional<Grant> make_room(const Entry& entry, int64_t bytes);
   int64_t room_beside(int64_t staying_bytes) const;
   int64_t limit_bytes(const Entry& entry) const;
-  static bool stays_beside(const Entry& entry, const Entry& other);
-  static bool keeps_from(const Entry& entry, const AdapterVersion& version);
+  bool stays_beside(const Entry& entry, const Entry& other) const;
+  bool keeps_from(const Entry& entry, const AdapterVersion& version) const;
   int64_t room_for(const Entry& entry);
   int64_t room_to_ask(const Entry& entry);
   // What younger loads and requests may take beside what they hold, so that this load
@@ -348,7 +349,7 @@ class AdapterRegistry {
   std::optional<AcquireOutcome> find_versions(const AdapterNeeds& needs, uint64_t since, Error& error);
   void wait_for(const AdapterNeeds& needs, uint64_t order);
   void unclaim(AdapterVersionId version);
-  Status fit_together(std::span<const std::string> names) const;
+  Status fit_together(const AdapterNeeds& needs);
   void retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets);
   void destroy(AdapterVersion* version);
   void unpin_version(AdapterVersion* version);
@@ -360,7 +361,7 @@ class AdapterRegistry {
   LogSink& log_;
   const RegistryOptions options_;
   const std::function<bool(LoadJob&&)> start_load_;
-  std::map<std::string, std::unique_ptr<Entry>> entries_;
+  Entries entries_;
   std::unordered_map<uint64_t, std::unique_ptr<AdapterVersion>> versions_;  // by version id
   std::unordered_map<uint64_t, Job> jobs_;
   std::vector<Entry*> active_;             // entries that are being loaded
@@ -369,17 +370,18 @@ class AdapterRegistry {
   std::vector<Entry*> turn_;               // of pump(): active_ as it began
   Census census_;
   int64_t bytes_ = 0;         // of versions and jobs
-  int64_t pinned_bytes_ = 0;  // of current versions of pinned names
+  int64_t pinned_bytes_ = 0;  // of current versions of pinned sources
   std::vector<RegistryReply> replies_;
-  std::vector<std::string> news_, gone_;
+  std::vector<AdapterSourceId> news_, gone_;
   std::vector<Entry*> changed_;
-  std::vector<AdapterVersion*> found_;  // of find_versions(): beside the names; null: not in memory
+  std::vector<AdapterVersion*> found_;  // of find_versions(): beside the sources; null: not in memory
   RegistryCounters counters_;
   uint64_t serial_ = 0, generation_ = 0, next_job_ = 1, next_version_ = 1;
 };
 
 // Owned by the registry; users hold it through AdapterPin.
 struct AdapterVersion {
+  std::string label;
   std::shared_ptr<const Adapter> adapter;
   AdapterRegistry::Entry* owner = nullptr;  // whose current version it is; null once retired
   Grant grant;

@@ -2,7 +2,6 @@
 // The life of a load: queued -> stamp looked at -> room granted -> read -> installed or
 // failed.
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "adapters/registry.h"
@@ -32,25 +31,34 @@ void AdapterRegistry::want_load(Entry& entry) {
   ++generation_;
 }
 
-// The answer to a command about one path while another is loaded.
-Error AdapterRegistry::other_load(const Entry& entry) {
-  return {ErrorCode::kUnavailable,
-          "adapter \"" + entry.name + "\" is being loaded from " + entry.load_path + "; try again when that has ended"};
+const AdapterRegistry::Entry& AdapterRegistry::replaced_by(const Entry& entry) const {
+  if (entry.replaces.value == 0) return entry;
+  const auto found = entries_.find(entry.replaces);
+  return found == entries_.end() ? entry : *found->second;
 }
 
 // The load is over, one way or the other.
 void AdapterRegistry::finish(Entry& entry) {
+  const AdapterSourceId replaced = entry.replaces;
   settle(entry);
   std::erase(active_, &entry);
   ++generation_;
+  bring_back(replaced);
 }
 
 void AdapterRegistry::settle(Entry& entry) {
   touch(entry);
   entry.stage = Stage::kIdle;
   entry.reload = false;
+  entry.replaces = {};
   entry.without_room_since_ns = INT64_MAX;
   entry.job = 0;
+}
+
+// What was to be replaced, where it gave its room to a load that came to nothing.
+void AdapterRegistry::bring_back(AdapterSourceId source) {
+  Entry* const entry = find(source);
+  if (entry != nullptr && entry->version == nullptr && (entry->pinned || entry->waiting > 0)) want_load(*entry);
 }
 
 void AdapterRegistry::orphan_job(Entry& entry) {
@@ -88,7 +96,7 @@ void AdapterRegistry::pump() {
 }
 
 bool AdapterRegistry::start_job(Entry& entry, bool read, Grant grant) {
-  LoadJob load{.id = next_job_, .path = entry.load_path, .read = read};
+  LoadJob load{.id = next_job_, .path = entry.spec.path, .read = read};
   load.options.strict = options_.strict;
   load.options.int8 = options_.int8;
   load.options.bytes_max = grant.bytes();
@@ -136,7 +144,7 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
   const bool same_as_failed = entry.failed && entry.failed_stamp_known && entry.failed_stamp == *stamp;
   if (same_as_failed && entry.tickets.empty() && !entry.pinned && limit <= entry.failed_limit_bytes) {
     entry.failed_serial = ++serial_;  // looked at again: still the same file
-    news_.push_back(entry.name);
+    news_.push_back(entry.spec.id);
     return finish(entry);
   }
   touch(entry);
@@ -161,7 +169,7 @@ int64_t AdapterRegistry::room_beside(int64_t staying_bytes) const {
 
 // Most bytes this load could ever be granted.
 int64_t AdapterRegistry::limit_bytes(const Entry& entry) const {
-  return room_beside(pinned_bytes_ - pinned_bytes(entry));
+  return room_beside(pinned_bytes_ - pinned_bytes(replaced_by(entry)));
 }
 
 AdapterRegistry::Census& AdapterRegistry::census() {
@@ -207,12 +215,13 @@ std::span<const AdapterRegistry::Entry* const> AdapterRegistry::wanted_with(cons
 }
 
 // Members of one request are in memory together.
-bool AdapterRegistry::stays_beside(const Entry& entry, const Entry& other) {
-  return &other != &entry && (other.pinned || (other.wanted == entry.wanted && entry.wanted != UINT64_MAX));
+bool AdapterRegistry::stays_beside(const Entry& entry, const Entry& other) const {
+  return &other != &entry && &other != &replaced_by(entry) &&
+         (other.pinned || (other.wanted == entry.wanted && entry.wanted != UINT64_MAX));
 }
 
 int64_t AdapterRegistry::room_for(const Entry& entry) {
-  int64_t staying_bytes = pinned_bytes_ - pinned_bytes(entry);
+  int64_t staying_bytes = pinned_bytes_ - pinned_bytes(replaced_by(entry));
   for (const Entry* other : wanted_with(entry)) staying_bytes += other != &entry ? version_bytes(*other) : 0;
   return room_beside(staying_bytes);
 }
@@ -224,7 +233,7 @@ int64_t AdapterRegistry::room_to_ask(const Entry& entry) {
 }
 
 // Younger users may come one after the other without end; everybody else goes some time.
-bool AdapterRegistry::keeps_from(const Entry& entry, const AdapterVersion& version) {
+bool AdapterRegistry::keeps_from(const Entry& entry, const AdapterVersion& version) const {
   return version.owner != nullptr && version.pins > 0 && version.youngest_order > order_of(entry) &&
          !stays_beside(entry, *version.owner);
 }
@@ -243,7 +252,7 @@ int64_t AdapterRegistry::spare_beside(const Entry& entry) {
                                                                                                 : 0;
   };
   for (const Entry* other : wanted_with(entry)) spare += other != &entry ? kept(*other) : 0;
-  if (entry.pinned) spare -= kept(entry);
+  if (const Entry& replaced = replaced_by(entry); replaced.pinned) spare -= kept(replaced);
   for (const auto& [id, job] : jobs_)
     if (job.entry != nullptr && goes_before(entry, *job.entry)) spare -= job.grant.bytes();
   return spare;
@@ -251,26 +260,24 @@ int64_t AdapterRegistry::spare_beside(const Entry& entry) {
 
 // A member of a sum finds room alone, and maybe not with the others: that is no failure
 // of its own.
-Status AdapterRegistry::fit_together(std::span<const std::string> names) const {
+Status AdapterRegistry::fit_together(const AdapterNeeds& needs) {
   int64_t bytes = 0, pinned = 0;
-  for (size_t index = 0; index < names.size(); ++index) {
-    const auto before = names.begin() + static_cast<int64_t>(index);
-    if (std::find(names.begin(), before, *before) != before) continue;
-    const auto found = entries_.find(*before);
-    if (found == entries_.end()) continue;  // unregistered: its claimed version is in memory
-    const Entry& entry = *found->second;
-    const bool looked_at = entry.stage == Stage::kWaitingForRoom || entry.stage == Stage::kReading;
-    const int64_t needed = entry.version != nullptr ? version_bytes(entry) : looked_at ? entry.least_bytes : 0;
-    if (entry.version == nullptr && needed > limit_bytes(entry)) return {};  // fails by itself
+  std::string list;
+  for (size_t index = 0; index < needs.sources.size(); ++index) {
+    const auto here = needs.sources.begin() + static_cast<int64_t>(index);
+    if (std::find(needs.sources.begin(), here, *here) != here) continue;
+    const Entry* const entry = find(*here);
+    const AdapterVersion* const version = claimed(needs, index);
+    list += (list.empty() ? "\"" : ", \"") + (entry != nullptr ? entry->spec.label : version->label) + "\"";
+    if (entry == nullptr) continue;  // dropped: its claimed version is in memory
+    const bool looked_at = entry->stage == Stage::kWaitingForRoom || entry->stage == Stage::kReading;
+    const int64_t needed = entry->version != nullptr ? version_bytes(*entry) : looked_at ? entry->least_bytes : 0;
+    if (entry->version == nullptr && needed > limit_bytes(*entry)) return {};  // fails by itself
     bytes += needed;
-    pinned += pinned_bytes(entry);
+    pinned += pinned_bytes(*entry);
   }
   const int64_t room = room_beside(pinned_bytes_ - pinned);
   if (bytes <= room) return {};
-  std::set<std::string> members(names.begin(), names.end());
-  std::string list;
-  for (const std::string& name : names)
-    if (members.erase(name) != 0) list += (list.empty() ? "\"" : ", \"") + name + "\"";
   return too_large("the adapters " + list + " need at least " + format_bytes(bytes) +
                    " of memory together, but adapters can have at most " + format_bytes(room) +
                    " beside those that are pinned; give adapters more memory (--adapter-memory) or add up fewer");
@@ -289,13 +296,14 @@ size_t AdapterRegistry::may_leave(uint64_t order) {
 }
 
 // A pinned version goes for its own replacement alone.
-bool AdapterRegistry::gives_its_pinned(const Entry& entry) {
-  return entry.pinned && entry.version != nullptr && entry.version->pins == 0;
+bool AdapterRegistry::gives_its_pinned(const Entry& replaced) {
+  return replaced.pinned && replaced.version != nullptr && replaced.version->pins == 0;
 }
 
 int64_t AdapterRegistry::evictable_bytes(const Entry& entry) {
   const std::vector<Census::Leaver>& leaving = census().leaving;
-  const int64_t own = gives_its_pinned(entry) ? version_bytes(entry) : 0;
+  const Entry& replaced = replaced_by(entry);
+  const int64_t own = gives_its_pinned(replaced) ? version_bytes(replaced) : 0;
   const size_t left = census().left, end = may_leave(order_of(entry));
   if (end <= left) return own;
   return own + leaving[end - 1].bytes_before + leaving[end - 1].candidate.bytes - leaving[left].bytes_before;
@@ -304,8 +312,9 @@ int64_t AdapterRegistry::evictable_bytes(const Entry& entry) {
 AdapterVersion* AdapterRegistry::next_to_leave(const Entry& entry) {
   Census& versions = census();
   AdapterVersion* next = versions.left < may_leave(order_of(entry)) ? versions.leaving[versions.left].version : nullptr;
-  if (!gives_its_pinned(entry)) return next;
-  if (next == nullptr || leaves_before(candidate(*entry.version), candidate(*next))) next = entry.version;
+  const Entry& replaced = replaced_by(entry);
+  if (!gives_its_pinned(replaced)) return next;
+  if (next == nullptr || leaves_before(candidate(*replaced.version), candidate(*next))) next = replaced.version;
   return next;
 }
 
@@ -313,7 +322,7 @@ void AdapterRegistry::evict(AdapterVersion* version, const std::string& reason) 
   Entry& owner = *version->owner;
   ++counters_.versions_looked_at;
   if (!owner.pinned) ++census_.left;
-  log_.event(LogLevel::kInfo, "adapter leaves memory", {{"adapter", owner.name}}, reason);
+  log_.event(LogLevel::kInfo, "adapter leaves memory", {{"adapter", owner.spec.label}}, reason);
   destroy(take_version(owner));
   ++counters_.evictions;
 }
@@ -325,7 +334,7 @@ std::optional<Grant> AdapterRegistry::make_room(const Entry& entry, int64_t byte
   while (!grant) {
     AdapterVersion* const version = next_to_leave(entry);
     if (version == nullptr) break;
-    evict(version, "to make room for \"" + entry.name + "\"");
+    evict(version, "to make room for \"" + entry.spec.label + "\"");
     grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
   }
   return grant;
@@ -385,7 +394,7 @@ void AdapterRegistry::ask_again(Entry& entry, int64_t bytes_needed, int64_t gran
   if (entry.size_known) {
     return fail(entry,
                 {ErrorCode::kUnavailable,
-                 entry.load_path + " needs more memory now than when it was looked at; load it again when it is "
+                 entry.spec.path + " needs more memory now than when it was looked at; load it again when it is "
                                    "complete"},
                 nullptr);
   }
@@ -401,6 +410,7 @@ Status AdapterRegistry::admissible(const Job& job, const Adapter& adapter) const
 
 void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter) {
   auto version = std::make_unique<AdapterVersion>();
+  version->label = entry.spec.label;
   version->adapter = std::move(adapter);
   version->grant = std::move(job.grant);
   version->grant.shrink_to(version->adapter->bytes);
@@ -411,18 +421,21 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
   entry.version = version.get();
   bytes_ += version_bytes(entry);
   pinned_bytes_ += pinned_bytes(entry);
-  entry.path = entry.load_path;
-  entry.texts = entry.load_texts;
   entry.failed = entry.forget_on_failure = false;
   ++counters_.loads;
   log_.event(LogLevel::kInfo, "adapter loaded",
-             {{"adapter", entry.name},
+             {{"adapter", entry.spec.label},
               {"bytes", version->adapter->bytes},
               {"version", digest_hex(version->adapter->digest).substr(0, 12)}});
   for (const std::string& doubt : version->adapter->doubts)
-    log_.event(LogLevel::kWarning, "adapter in doubt", {{"adapter", entry.name}}, doubt);
+    log_.event(LogLevel::kWarning, "adapter in doubt", {{"adapter", entry.spec.label}}, doubt);
   versions_.emplace(version->adapter->version.value, std::move(version));
-  news_.push_back(entry.name);
+  if (Entry* const replaced = find(entry.replaces); replaced != nullptr) {
+    entry.uses += replaced->uses;
+    if (replaced->pinned) set_pinned(entry, true);
+    set_pinned(*replaced, false);
+  }
+  news_.push_back(entry.spec.id);
   finish(entry);
   reply_all(entry, {});
 }
@@ -430,23 +443,18 @@ void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adap
 // `stamp`: what the file looked like; null when even that is unknown, so that every later
 // request looks again.
 void AdapterRegistry::fail(Entry& entry, Error error, const FileStamp* stamp) {
-  error = not_loaded(std::move(error), entry.name);
-  log_.event(LogLevel::kWarning, "adapter not loaded", {{"adapter", entry.name}}, error.message);
+  error = not_loaded(std::move(error), entry.spec.label);
+  log_.event(LogLevel::kWarning, "adapter not loaded", {{"adapter", entry.spec.label}}, error.message);
   ++counters_.failures;
-  news_.push_back(entry.name);
-  const bool replacement = entry.reload || entry.load_path != entry.path;
+  news_.push_back(entry.spec.id);
+  const bool reload = entry.reload;
   finish(entry);
-  entry.load_path = entry.path;
-  entry.load_texts = entry.texts;
   reply_all(entry, error);
-  if (replacement) {  // the version in use stays, and comes back where it was not there or gave its room
-    if (entry.version == nullptr && (entry.pinned || entry.waiting > 0)) want_load(entry);
-    return;
-  }
+  if (reload) return bring_back(entry.spec.id);  // the version in use stays
   set_pinned(entry, false);
   if (entry.forget_on_failure) {
     std::erase(wanted_, &entry);
-    forget(entries_.find(entry.name));
+    forget(entries_.find(entry.spec.id));
     return;
   }
   remember(entry, std::move(error), stamp);
@@ -462,9 +470,9 @@ void AdapterRegistry::remember(Entry& entry, Error error, const FileStamp* stamp
 }
 
 void AdapterRegistry::checked(const HeaderCheck& check) {
-  Entry* const entry = find(check.name);
-  // Other files by now, or a load that tells more.
-  if (entry == nullptr || entry->path != check.path || entry->load_path != check.path) return;
+  Entry* const entry = find(check.source.id);
+  if (entry == nullptr || entry->spec.path != check.source.path) return;
+  // A load tells more.
   if (entry->version != nullptr || entry->stage != Stage::kIdle) return;
   const FileStamp* const stamp = check.stamp ? &*check.stamp : nullptr;
   const bool looked_at =
@@ -477,7 +485,7 @@ void AdapterRegistry::checked(const HeaderCheck& check) {
     return;
   }
   entry->failed_limit_bytes = INT64_MAX;
-  remember(*entry, not_loaded(check.status.error(), entry->name), stamp);
+  remember(*entry, not_loaded(check.status.error(), entry->spec.label), stamp);
 }
 
 }  // namespace loralei

@@ -357,7 +357,7 @@ void expect_the_same_decisions(uint64_t seed, Seen& seen) {
   for (int i = 0; i < count; ++i) {
     const std::string name = "n" + std::to_string(i);
     change_file(name);
-    world.registry->register_name(0, name, "/" + name, false);
+    world.registry->add(0, spec_of(name, "/" + name));
     naive.names.push_back({.name = name});
   }
   const auto any_name = [&] { return "n" + std::to_string(random.below(static_cast<uint64_t>(count))); };
@@ -372,16 +372,16 @@ void expect_the_same_decisions(uint64_t seed, Seen& seen) {
     NaiveRegistry::Name& one = naive.at(name);
     switch (random.below(16)) {
       case 0:
-        world.registry->load(0, name, "", true);
+        world.registry->load(0, spec_of(name), true);
         naive.load(one);
         break;
       case 1:
         if (random.below(4) != 0) break;
-        world.registry->pin(0, name);
+        world.registry->pin(0, source_of(name));
         naive.pin(one);
         break;
       case 2:
-        world.registry->unpin(0, name);
+        world.registry->unpin(0, source_of(name));
         one.pinned = false;
         break;
       case 3:
@@ -424,8 +424,7 @@ void expect_the_same_decisions(uint64_t seed, Seen& seen) {
     seen.reservations += naive.reservations.size();
     for (auto& request : waiting) {
       Error error;
-      const auto outcome =
-          world.registry->acquire(request->names, request->order, request->since, request->pins, error);
+      const auto outcome = world.acquire(request->names, request->order, request->since, request->pins, error);
       ASSERT_EQ(outcome, naive.acquire(request->names, request->order, request->since, request->naive_pins))
           << "request " << request->order << " for " << request->names[0] << " " << error.message;
       seen.waiting += outcome == AcquireOutcome::kWaiting;
@@ -474,17 +473,16 @@ TEST(RegistryOracle, ARoundCostsTheSumOfLoadsAndVersionsNotTheirProduct) {
     for (int i = 0; i < kCount; ++i) {
       world.put("/" + name_of(kind, i), 400);
       world.files["/" + name_of(kind, i)].bytes = 100;
-      world.registry->register_name(1, name_of(kind, i), "/" + name_of(kind, i), false);
+      world.registry->add(1, spec_of(name_of(kind, i), "/" + name_of(kind, i)));
     }
   }
   Error error;
   const auto round = [&](const char* kind, std::vector<AdapterPin>* pins, uint64_t order) {
     world.registry->begin_round();
     for (int i = 0; i < kCount; ++i) {
-      const std::string name[] = {name_of(kind, i)};
+      const std::vector<std::string> name = {name_of(kind, i)};
       if (!pins[i].empty()) continue;
-      EXPECT_NE(world.registry->acquire(name, order + static_cast<uint64_t>(i), 0, pins[i], error),
-                AcquireOutcome::kFailed);
+      EXPECT_NE(world.acquire(name, order + static_cast<uint64_t>(i), 0, pins[i], error), AcquireOutcome::kFailed);
     }
     world.registry->pump();
   };
@@ -509,7 +507,7 @@ TEST(RegistryOracle, ARoundCostsTheSumOfLoadsAndVersionsNotTheirProduct) {
   for (int i = 0; i < kCount; i += 2) in_use[i].clear();
   world.put("/large", 4 * kCount * 40);  // half of the memory but a little
   world.files["/large"].bytes = kCount * 40;
-  world.registry->load(7, "large", "/large", false);
+  world.registry->load(7, spec_of("large", "/large"), false);
   world.registry->pump();
   for (; !world.jobs.empty(); world.jobs.pop_front())
     world.registry->on_load_done(run_load_job(world.source(), world.jobs.front()));

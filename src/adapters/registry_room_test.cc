@@ -11,7 +11,8 @@ using namespace testing_support;
 
 std::string resident(const AdapterRegistry& registry) {
   std::string names;
-  registry.for_each([&](const RegistryView& view) { names += view.adapter != nullptr ? *view.name + " " : ""; });
+  registry.for_each(
+      [&](const RegistryView& view) { names += view.adapter != nullptr ? view.source->label + " " : ""; });
   return names;
 }
 
@@ -25,7 +26,7 @@ struct Rounds {
 
   void put(const std::string& name, int64_t bytes) {
     world.put("/" + name, bytes);
-    world.registry->register_name(1, name, "/" + name, false);
+    world.registry->add(1, spec_of(name, "/" + name));
   }
   void use(const std::string& name) {
     Error error;
@@ -39,9 +40,8 @@ struct Rounds {
       for (size_t i = 0; i < names.size(); ++i) {
         if (!pins[names[i]].empty()) continue;
         Error error;
-        const std::string wanted[] = {names[i]};
-        EXPECT_NE(world.registry->acquire(wanted, 100 + i, 0, pins[names[i]], error), AcquireOutcome::kFailed)
-            << error.message;
+        const std::vector<std::string> wanted = {names[i]};
+        EXPECT_NE(world.acquire(wanted, 100 + i, 0, pins[names[i]], error), AcquireOutcome::kFailed) << error.message;
       }
       world.registry->pump();
       world.registry->check();

@@ -14,7 +14,7 @@ using namespace testing_support;
 TEST(Registry, ColdAdapterIsLoadedOnFirstUseAndKept) {
   RegistryWorld world;
   world.put("/a", 1000);
-  world.registry->register_name(1, "a", "/a", false);
+  world.registry->add(1, spec_of("a", "/a"));
   ASSERT_TRUE(world.replies().at(0).status.ok());
   std::vector<AdapterPin> pins;
   Error error;
@@ -35,7 +35,7 @@ TEST(Registry, WhatIsDoubtfulOfAnAdapterIsWarnedOf) {
   std::vector<AdapterPin> pins;
   Error error;
   for (const char* name : {"a", "b"}) {
-    world.registry->register_name(1, name, std::string("/") + name, false);
+    world.registry->add(1, spec_of(name, std::string("/") + name));
     ASSERT_EQ(world.use(name, pins, error), AcquireOutcome::kReady);
     EXPECT_EQ(world.log.warnings.size(), *name == 'a' ? 0u : 2u);
   }
@@ -51,11 +51,11 @@ TEST(Registry, IdleAdaptersGoInTheirOrderAndTheOthersStay) {
   const std::vector<std::string> names = {"used", "pinned", "first", "second", "third"};
   for (size_t i = 0; i < names.size(); ++i) {
     world.put("/" + names[i], 1000, i + 1);
-    world.registry->register_name(i, names[i], "/" + names[i], false);
+    world.registry->add(i, spec_of(names[i], "/" + names[i]));
     world.clock.advance_ns(1);
     ASSERT_EQ(world.use(names[i], i == 0 ? in_use : pins, error), AcquireOutcome::kReady);
   }
-  world.registry->pin(9, "pinned");
+  world.registry->pin(9, source_of("pinned"));
   EXPECT_EQ(world.registry->idle_bytes(), 0);
   pins.clear();
   world.clock.advance_ns(1);
@@ -65,7 +65,7 @@ TEST(Registry, IdleAdaptersGoInTheirOrderAndTheOthersStay) {
   const auto resident = [&] {
     std::string text;
     world.registry->for_each(
-        [&](const RegistryView& view) { text += view.adapter != nullptr ? *view.name + " " : ""; });
+        [&](const RegistryView& view) { text += view.adapter != nullptr ? view.source->label + " " : ""; });
     return text;
   };
   world.registry->evict_idle(4500);
@@ -86,7 +86,7 @@ TEST(Registry, LoadOptionsReachTheLoader) {
   for (const bool on : {false, true}) {
     RegistryWorld world(1 << 20, {.strict = !on, .int8 = on});
     world.put("/a", 1000);
-    world.registry->register_name(1, "a", "/a", false);
+    world.registry->add(1, spec_of("a", "/a"));
     std::vector<AdapterPin> pins;
     Error error;
     ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
@@ -99,7 +99,7 @@ TEST(Registry, TheLeastRecentlyUsedUnusedVersionLeaves) {
   RegistryWorld world(2500 + 64 * 1024);
   for (const char* path : {"/a", "/b", "/c"}) {
     world.put(path, 1000);
-    world.registry->register_name(1, path + 1, path, false);
+    world.registry->add(1, spec_of(path + 1, path));
   }
   world.files["/c"].bytes = 66000;  // only fits when nothing else is there but one
   std::vector<AdapterPin> a, b, c;
@@ -119,8 +119,8 @@ TEST(Registry, UsedVersionsAreNotEvictedAndTheLoadWaitsForThem) {
   RegistryWorld world(100000);
   world.put("/a", 60000);
   world.put("/b", 60000);
-  world.registry->register_name(1, "a", "/a", false);
-  world.registry->register_name(2, "b", "/b", false);
+  world.registry->add(1, spec_of("a", "/a"));
+  world.registry->add(2, spec_of("b", "/b"));
   std::vector<AdapterPin> a, b;
   Error error;
   ASSERT_EQ(world.use("a", a, error), AcquireOutcome::kReady);
@@ -133,8 +133,8 @@ TEST(Registry, WhatCanNeverFitIsRefusedWithTheNumbersAndEvictsNobody) {
   RegistryWorld world(100000);
   world.put("/small", 1000);
   world.put("/big", 900000);
-  world.registry->register_name(1, "small", "/small", false);
-  world.registry->register_name(2, "big", "/big", false);
+  world.registry->add(1, spec_of("small", "/small"));
+  world.registry->add(2, spec_of("big", "/big"));
   std::vector<AdapterPin> pins;
   Error error;
   ASSERT_EQ(world.use("small", pins, error), AcquireOutcome::kReady);
@@ -149,7 +149,7 @@ TEST(Registry, AFileThatGrowsInMemoryIsAskedAgainWithMoreRoom) {
   RegistryWorld world;
   world.put("/q", 1000);
   world.files["/q"].bytes = 300000;  // quantised in the file, wide in memory
-  world.registry->register_name(1, "q", "/q", false);
+  world.registry->add(1, spec_of("q", "/q"));
   std::vector<AdapterPin> pins;
   Error error;
   ASSERT_EQ(world.use("q", pins, error), AcquireOutcome::kReady);
@@ -165,8 +165,8 @@ TEST(Registry, ALimitOfTheLoaderIsFinalAndEvictsNobody) {
   world.put("/small", 100000);
   world.put("/bad", 1000);
   world.files["/bad"].broken = too_large("its config names too many modules");
-  world.registry->register_name(1, "small", "/small", false);
-  world.registry->register_name(2, "bad", "/bad", false);
+  world.registry->add(1, spec_of("small", "/small"));
+  world.registry->add(2, spec_of("bad", "/bad"));
   std::vector<AdapterPin> pins;
   Error error;
   ASSERT_EQ(world.use("small", pins, error), AcquireOutcome::kReady);
@@ -183,7 +183,7 @@ TEST(Registry, AFailureIsRememberedUntilTheStampChanges) {
   RegistryWorld world;
   world.put("/a", 1000);
   world.files["/a"].broken = corrupt("tensor x is cut off");
-  world.registry->register_name(1, "a", "/a", false);
+  world.registry->add(1, spec_of("a", "/a"));
   std::vector<AdapterPin> pins;
   Error error;
   ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
@@ -205,7 +205,7 @@ TEST(Registry, FailuresThatPassAreNotRememberedAsTheFilesOwn) {
     RegistryWorld world;
     world.put("/a", 1000);
     world.files["/a"].broken = Error{code, "cannot be read now"};
-    world.registry->register_name(1, "a", "/a", false);
+    world.registry->add(1, spec_of("a", "/a"));
     std::vector<AdapterPin> pins;
     Error error;
     ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
@@ -223,9 +223,9 @@ TEST(Registry, WhatALookAtTheHeadersFoundIsTheAnswerUntilTheFilesChange) {
   RegistryWorld world;
   world.put("/a", 1000);
   world.files["/a"].broken = corrupt("tensor x is cut off");
-  world.registry->register_name(1, "a", "/a", false);
+  world.registry->add(1, spec_of("a", "/a"));
   const auto look = [&](const std::string& path) {
-    const HeaderCheck check = check_headers(world.source(), "a", path, {}, kMaxLoraRank);
+    const HeaderCheck check = check_headers(world.source(), spec_of("a", path), {}, kMaxLoraRank);
     world.registry->checked(check);
     world.registry->check();
     return check;
@@ -265,16 +265,16 @@ TEST(Registry, WhatALookAtTheHeadersFoundIsTheAnswerUntilTheFilesChange) {
 TEST(Registry, ALookAtOtherFilesOrDuringALoadChangesNothing) {
   RegistryWorld world;
   world.put("/a", 1000);
-  world.registry->register_name(1, "a", "/a", false);
-  HeaderCheck check{.name = "a", .path = "/b", .stamp = FileStamp{}, .status = corrupt("another one's")};
+  world.registry->add(1, spec_of("a", "/a"));
+  HeaderCheck check{.source = spec_of("a", "/b"), .stamp = FileStamp{}, .status = corrupt("another one's")};
   const uint64_t before = world.registry->generation();
   world.registry->checked(check);
-  check.name = "nobody";
+  check.source = spec_of("nobody", "/b");
   world.registry->checked(check);
   EXPECT_EQ(world.registry->generation(), before);
-  world.registry->load(2, "a", "", false);
+  world.registry->load(2, spec_of("a"), false);
   world.registry->pump();
-  check.name = "a", check.path = "/a";
+  check.source = spec_of("a", "/a");
   world.registry->checked(check);
   world.settle();
   for (const RegistryReply& reply : world.replies()) EXPECT_TRUE(reply.status.ok()) << reply.ticket;
@@ -286,11 +286,11 @@ TEST(Registry, ALookAtOtherFilesOrDuringALoadChangesNothing) {
 // What the system refuses may go well the next time.
 TEST(Registry, ALookThatFailsIsNoLastWord) {
   RegistryWorld world;
-  world.registry->register_name(1, "a", "/a", false);
+  world.registry->add(1, spec_of("a", "/a"));
   for (const bool there : {false, true}) {
     if (there) world.put("/a", 1000);
     if (there) world.files["/a"].broken = Error{ErrorCode::kIo, "cannot be read now"};
-    const HeaderCheck check = check_headers(world.source(), "a", "/a", {}, kMaxLoraRank);
+    const HeaderCheck check = check_headers(world.source(), spec_of("a", "/a"), {}, kMaxLoraRank);
     EXPECT_FALSE(check.status.ok());
     EXPECT_FALSE(check.stamp);
     world.registry->checked(check);
@@ -303,7 +303,7 @@ TEST(Registry, ALookThatFailsIsNoLastWord) {
 
 TEST(Registry, AnAbsentFileIsLookedForAgain) {
   RegistryWorld world;
-  world.registry->register_name(1, "a", "/a", false);
+  world.registry->add(1, spec_of("a", "/a"));
   std::vector<AdapterPin> pins;
   Error error;
   ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
@@ -314,16 +314,16 @@ TEST(Registry, AnAbsentFileIsLookedForAgain) {
 TEST(Registry, ReplaceKeepsTheOldVersionForItsUsers) {
   RegistryWorld world;
   world.put("/a", 1000, 1);
-  world.registry->load(1, "a", "/a", false);
+  world.registry->load(1, spec_of("a", "/a"), false);
   world.settle();
   ASSERT_TRUE(world.replies().at(0).status.ok());
   std::vector<AdapterPin> old_pins, new_pins;
   Error error;
   ASSERT_EQ(world.use("a", old_pins, error), AcquireOutcome::kReady);
   world.put("/a", 2000, 2);
-  world.registry->load(2, "a", "", false);
+  world.registry->load(2, spec_of("a"), false);
   EXPECT_EQ(world.replies().at(0).status.error().code, ErrorCode::kInvalidArgument);
-  world.registry->load(3, "a", "", true);
+  world.registry->load(3, spec_of("a"), true);
   world.registry->pump();
   ASSERT_EQ(world.use("a", old_pins, error), AcquireOutcome::kReady);  // served while the new one is being read
   EXPECT_EQ(old_pins[1]->bytes, 1000);
@@ -341,28 +341,29 @@ TEST(Registry, ReplaceKeepsTheOldVersionForItsUsers) {
 TEST(Registry, AFailedReplacementLeavesTheOldVersionServing) {
   RegistryWorld world;
   world.put("/a", 1000);
-  world.registry->load(1, "a", "/a", false);
+  world.registry->load(1, spec_of("a", "/a"), false);
   world.settle();
   world.put("/b", 10);
   world.files["/b"].broken = corrupt("bad");
-  world.registry->load(2, "a", "/b", true);
+  world.registry->load(2, spec_of("b", "/b"), false, source_of("a"));
   world.settle();
   EXPECT_EQ(world.replies().at(1).status.error().code, ErrorCode::kCorrupt);
+  EXPECT_FALSE(world.registry->knows(source_of("b")));
   std::vector<AdapterPin> pins;
   Error error;
   ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
   EXPECT_EQ(pins[0]->bytes, 1000);
 }
 
-// The name is known but not in memory: requests for it have nothing to do with the files
-// that were to replace its own.
+// It is known but not in memory: requests for it have nothing to do with the files that
+// were to replace its own.
 TEST(Registry, AFailedReplacementIsNoAnswerToRequests) {
   RegistryWorld world;
   world.put("/a", 1000);
   world.put("/b", 10);
   world.files["/b"].broken = corrupt("bad");
-  world.registry->register_name(1, "a", "/a", false);
-  world.registry->load(2, "a", "/b", true);
+  world.registry->add(1, spec_of("a", "/a"));
+  world.registry->load(2, spec_of("b", "/b"), false, source_of("a"));
   std::vector<AdapterPin> pins;
   Error error;
   EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kReady) << error.message;
@@ -376,10 +377,10 @@ TEST(Registry, APinnedVersionThatGaveRoomToItsFailedReplacementComesBack) {
   world.put("/a", 60000);
   world.put("/b", 60000);
   world.files["/b"].broken = corrupt("bad");
-  world.registry->register_name(1, "a", "/a", false);
-  world.registry->pin(2, "a");
+  world.registry->add(1, spec_of("a", "/a"));
+  world.registry->pin(2, source_of("a"));
   world.settle();
-  world.registry->load(3, "a", "/b", true);
+  world.registry->load(3, spec_of("b", "/b"), false, source_of("a"));
   world.settle();
   EXPECT_EQ(world.replies().at(2).status.error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(world.registry->counters().evictions, 1u);
@@ -392,37 +393,19 @@ TEST(Registry, APinnedVersionThatGaveRoomToItsFailedReplacementComesBack) {
   EXPECT_EQ(pins[0]->bytes, 60000);
 }
 
-TEST(Registry, APinIsNotAnsweredWithAReplacementOfWhatItPins) {
-  RegistryWorld world;
-  world.put("/a", 1000);
-  world.put("/b", 10);
-  world.files["/b"].broken = corrupt("bad");
-  world.registry->register_name(1, "a", "/a", false);
-  world.registry->load(2, "a", "/b", true);
-  world.registry->pin(3, "a");
+TEST(Registry, APinGoesOverToWhatReplacesItsSource) {
+  RegistryWorld world(100000);
+  world.put("/a", 60000);
+  world.put("/b", 70000);
+  world.registry->add(1, spec_of("a", "/a"));
+  world.registry->pin(2, source_of("a"));
   world.settle();
-  const auto replies = world.replies();
-  ASSERT_EQ(replies.size(), 3u);
-  EXPECT_EQ(replies[1].ticket, 3u);
-  EXPECT_EQ(replies[1].status.error().code, ErrorCode::kUnavailable);
-  world.registry->for_each([](const RegistryView& view) { EXPECT_FALSE(view.pinned) << "it was refused"; });
-  world.registry->pin(4, "a");
+  world.registry->load(3, spec_of("b", "/b"), false, source_of("a"));
   world.settle();
-  EXPECT_TRUE(world.replies().at(0).status.ok());
-}
-
-TEST(Registry, APinnedNameThatMovesToOtherFilesIsLoadedFromThere) {
-  RegistryWorld world;
-  world.put("/a", 1000);
-  world.put("/b", 2000);
-  world.registry->register_name(1, "a", "/a", false);
-  world.registry->pin(2, "a");
-  world.settle();
-  world.registry->register_name(3, "a", "/b", true);
-  world.settle();
+  for (const RegistryReply& reply : world.replies()) EXPECT_TRUE(reply.status.ok()) << reply.ticket;
   world.registry->for_each([](const RegistryView& view) {
-    EXPECT_TRUE(view.pinned);
-    EXPECT_EQ(view.bytes, 2000);
+    EXPECT_EQ(view.pinned, view.source->id == source_of("b")) << "the old one had to give its room";
+    EXPECT_EQ(view.bytes, view.pinned ? 70000 : 0);
   });
 }
 
@@ -432,16 +415,16 @@ TEST(Registry, ALoadWithoutRoomDoesNotStarve) {
   RegistryWorld world(100000);
   world.put("/a", 60000);
   world.put("/b", 60000);
-  world.registry->register_name(1, "a", "/a", false);
-  world.registry->register_name(2, "b", "/b", false);
+  world.registry->add(1, spec_of("a", "/a"));
+  world.registry->add(2, spec_of("b", "/b"));
   std::vector<AdapterPin> first, second, cold;
   Error error;
   ASSERT_EQ(world.use("a", first, error), AcquireOutcome::kReady);
-  const std::string a[] = {"a"}, b[] = {"b"};
+  const std::vector<std::string> a = {"a"}, b = {"b"};
   const auto round = [&](std::vector<AdapterPin>& pins, uint64_t order) {
     world.registry->begin_round();
-    EXPECT_EQ(world.registry->acquire(b, 100, 0, cold, error), AcquireOutcome::kWaiting);
-    const auto outcome = world.registry->acquire(a, order, 0, pins, error);
+    EXPECT_EQ(world.acquire(b, 100, 0, cold, error), AcquireOutcome::kWaiting);
+    const auto outcome = world.acquire(a, order, 0, pins, error);
     world.registry->pump();
     world.finish_one();
     return outcome;
@@ -459,47 +442,45 @@ TEST(Registry, ALoadWithoutRoomDoesNotStarve) {
   second.clear();
   EXPECT_EQ(round(third, 105), AcquireOutcome::kWaiting);  // room is there, and read into
   world.registry->begin_round();
-  EXPECT_EQ(world.registry->acquire(b, 100, 0, cold, error), AcquireOutcome::kReady);
+  EXPECT_EQ(world.acquire(b, 100, 0, cold, error), AcquireOutcome::kReady);
   world.registry->check();
 }
 
-TEST(Registry, ARequestMadeWithOtherTextsThanItsVersionCameWithIsToldSo) {
+TEST(Registry, WhatWaitsForAReplacedSourceIsNeverGivenTheNewOne) {
   RegistryWorld world;
-  world.put("/a", 1000);
-  world.put("/b", 1000);
-  world.put("/bad", 1000);
-  world.files["/bad"].broken = corrupt("bad");
+  world.put("/a", 1000, 1);
+  world.put("/b", 1000, 2);
+  world.registry->load(1, spec_of("a", "/a"), false);
+  world.settle();
   std::vector<AdapterPin> pins;
   Error error;
-  const auto use = [&](uint64_t texts) { return world.use("a", pins, error, texts); };
-  world.registry->register_name(1, "a", "/a", false);
-  EXPECT_EQ(use(7), AcquireOutcome::kReady) << "nothing is known of a registered name's texts";
-  world.registry->load(2, "a", "/b", true, 8);
-  EXPECT_EQ(use(7), AcquireOutcome::kReady) << "the old version serves still";
-  world.settle();
-  EXPECT_EQ(use(7), AcquireOutcome::kFailed);
-  EXPECT_EQ(error.code, ErrorCode::kReplaced);
-  EXPECT_EQ(use(8), AcquireOutcome::kReady);
-  EXPECT_EQ(use(0), AcquireOutcome::kReady);
-  world.registry->load(3, "a", "/bad", true, 9);
-  world.settle();
-  EXPECT_EQ(use(8), AcquireOutcome::kReady) << "a failed replacement changes nothing";
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  const std::vector<AdapterSourceId> wanted = {source_of("a")};
+  std::vector<AdapterClaim> claims;
+  claims.push_back(world.registry->claim(pins[0]->version));
   pins.clear();
-  world.registry->evict_idle(0);
-  EXPECT_EQ(use(7), AcquireOutcome::kFailed) << "texts stay known beside the path";
-  EXPECT_EQ(error.code, ErrorCode::kReplaced);
+  world.registry->load(2, spec_of("b", "/b"), false, source_of("a"));
+  world.settle();
+  world.registry->drop(3, source_of("a"));
+  EXPECT_EQ(world.registry->acquire(AdapterNeeds{wanted, claims}, 50, 0, pins, error), AcquireOutcome::kReady);
+  EXPECT_EQ(pins[0]->digest[0], 1);
+  EXPECT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
+  EXPECT_EQ(error.code, ErrorCode::kNotFound);
+  pins.clear();
+  claims.clear();
+  EXPECT_EQ(world.registry->bytes(), 1000);
 }
 
 TEST(Registry, UnloadForgetsAtOnceAndAnswersWhenTheMemoryIsFree) {
   RegistryWorld world;
   world.put("/a", 1000);
-  world.registry->load(1, "a", "/a", false);
+  world.registry->load(1, spec_of("a", "/a"), false);
   world.settle();
   std::vector<AdapterPin> pins;
   Error error;
   ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
   (void)world.replies();
-  world.registry->unload(7, "a");
+  world.registry->drop(7, source_of("a"));
   EXPECT_TRUE(world.replies().empty());
   std::vector<AdapterPin> none;
   EXPECT_EQ(world.use("a", none, error), AcquireOutcome::kFailed);
@@ -509,18 +490,18 @@ TEST(Registry, UnloadForgetsAtOnceAndAnswersWhenTheMemoryIsFree) {
   EXPECT_EQ(replies[0].ticket, 7u);
   EXPECT_EQ(replies[0].bytes_freed, 1000);
   EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
-  world.registry->unload(8, "a");
+  world.registry->drop(8, source_of("a"));
   EXPECT_EQ(world.replies().at(0).status.error().code, ErrorCode::kNotFound);
 }
 
 TEST(Registry, UnloadDuringTheLoadFreesWhatWasRead) {
   RegistryWorld world;
   world.put("/a", 1000);
-  world.registry->load(1, "a", "/a", false);
+  world.registry->load(1, spec_of("a", "/a"), false);
   world.registry->pump();
   world.finish_one();  // stamp
   world.registry->pump();
-  world.registry->unload(2, "a");
+  world.registry->drop(2, source_of("a"));
   ASSERT_EQ(world.replies().at(0).status.error().code, ErrorCode::kCancelled);
   world.finish_one();
   EXPECT_EQ(world.replies().at(0).ticket, 2u);
@@ -529,33 +510,33 @@ TEST(Registry, UnloadDuringTheLoadFreesWhatWasRead) {
 
 TEST(Registry, AFailedFirstLoadLeavesNoName) {
   RegistryWorld world;
-  world.registry->load(1, "a", "/nowhere", false);
+  world.registry->load(1, spec_of("a", "/nowhere"), false);
   world.settle();
   EXPECT_EQ(world.replies().at(0).status.error().code, ErrorCode::kNotFound);
-  EXPECT_FALSE(world.registry->knows("a"));
+  EXPECT_FALSE(world.registry->knows(source_of("a")));
 }
 
 TEST(Registry, PinnedVersionsStayAndCountAgainstWhatCanEverFit) {
   RegistryWorld world(100000);
   world.put("/a", 60000);
   world.put("/b", 60000);
-  world.registry->register_name(1, "a", "/a", false);
-  world.registry->pin(2, "a");
+  world.registry->add(1, spec_of("a", "/a"));
+  world.registry->pin(2, source_of("a"));
   world.settle();
   EXPECT_TRUE(world.replies().at(1).status.ok());
-  world.registry->register_name(3, "b", "/b", false);
+  world.registry->add(3, spec_of("b", "/b"));
   std::vector<AdapterPin> pins;
   Error error;
   EXPECT_EQ(world.use("b", pins, error), AcquireOutcome::kFailed);
   EXPECT_EQ(error.code, ErrorCode::kTooLarge);
-  world.registry->unpin(4, "a");
+  world.registry->unpin(4, source_of("a"));
   EXPECT_EQ(world.use("b", pins, error), AcquireOutcome::kReady);
 }
 
 TEST(Registry, RankAboveTheLimitIsRefused) {
   RegistryWorld world(1 << 20, {.rank_max = 4});
   world.put("/a", 100);
-  world.registry->register_name(1, "a", "/a", false);
+  world.registry->add(1, spec_of("a", "/a"));
   std::vector<AdapterPin> pins;
   Error error;
   ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kFailed);
@@ -568,7 +549,7 @@ TEST(Registry, SumsOfAdaptersDoNotBlockEachOther) {
   RegistryWorld world(160000);
   for (const char* path : {"/a", "/b", "/c", "/d"}) {
     world.put(path, 60000);
-    world.registry->register_name(1, path + 1, path, false);
+    world.registry->add(1, spec_of(path + 1, path));
   }
   const std::vector<std::string> first{"a", "b"}, second{"c", "d"};
   std::vector<AdapterPin> first_pins, second_pins;
@@ -576,8 +557,8 @@ TEST(Registry, SumsOfAdaptersDoNotBlockEachOther) {
   bool first_done = false, second_done = false;
   for (int round = 0; round < 60 && !second_done; ++round) {
     world.registry->begin_round();
-    if (!first_done) first_done = world.registry->acquire(first, 1, 0, first_pins, error) == AcquireOutcome::kReady;
-    if (!second_done) second_done = world.registry->acquire(second, 2, 0, second_pins, error) == AcquireOutcome::kReady;
+    if (!first_done) first_done = world.acquire(first, 1, 0, first_pins, error) == AcquireOutcome::kReady;
+    if (!second_done) second_done = world.acquire(second, 2, 0, second_pins, error) == AcquireOutcome::kReady;
     if (first_done) first_pins.clear();
     world.registry->pump();
     world.finish_one(world.jobs.size() > 1 ? 1 : 0);
@@ -593,7 +574,7 @@ TEST(Registry, ASumThatDoesNotFitTogetherFailsAlone) {
     RegistryWorld world(100000);
     for (const char* path : {"/a", "/b"}) {
       world.put(path, 60000);
-      world.registry->register_name(1, path + 1, path, false);
+      world.registry->add(1, spec_of(path + 1, path));
     }
     Error error;
     std::vector<AdapterPin> sum_pins, pins;
@@ -606,9 +587,9 @@ TEST(Registry, ASumThatDoesNotFitTogetherFailsAlone) {
     auto of_sum = AcquireOutcome::kWaiting, of_alone = AcquireOutcome::kWaiting;
     for (int round = 0; round < 40 && of_alone == AcquireOutcome::kWaiting; ++round) {
       world.registry->begin_round();
-      if (of_sum == AcquireOutcome::kWaiting) of_sum = world.registry->acquire(sum, 100, since, sum_pins, error);
+      if (of_sum == AcquireOutcome::kWaiting) of_sum = world.acquire(sum, 100, since, sum_pins, error);
       Error other;
-      of_alone = world.registry->acquire(alone, 101, since, pins, other);
+      of_alone = world.acquire(alone, 101, since, pins, other);
       EXPECT_NE(of_alone, AcquireOutcome::kFailed) << other.message;
       world.registry->pump();
       world.registry->check();
@@ -629,14 +610,14 @@ TEST(Registry, ACommandForAMemberOfASumThatDoesNotFitSucceeds) {
   RegistryWorld world(100000);
   for (const char* path : {"/a", "/b"}) {
     world.put(path, 60000);
-    world.registry->register_name(1, path + 1, path, false);
+    world.registry->add(1, spec_of(path + 1, path));
   }
   Error error;
   std::vector<AdapterPin> pins;
   ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
   pins.clear();
   (void)world.replies();
-  world.registry->load(7, "b", "", false);
+  world.registry->load(7, spec_of("b"), false);
   const std::vector<std::string> sum{"a", "b"};
   EXPECT_EQ(world.use(sum, pins, error), AcquireOutcome::kFailed);
   EXPECT_NE(error.message.find("together"), std::string::npos) << error.message;
@@ -651,8 +632,8 @@ TEST(Registry, ASumWithAMemberThatCanNeverFitNamesThatMember) {
   RegistryWorld world(100000);
   world.put("/a", 60000);
   world.put("/huge", 900000);
-  world.registry->register_name(1, "a", "/a", false);
-  world.registry->register_name(2, "huge", "/huge", false);
+  world.registry->add(1, spec_of("a", "/a"));
+  world.registry->add(2, spec_of("huge", "/huge"));
   const std::vector<std::string> sum{"a", "huge"};
   Error error;
   std::vector<AdapterPin> pins;
@@ -666,7 +647,7 @@ TEST(Registry, AClaimKeepsOnlyAVersionThatCouldNotBeLoadedAgain) {
   std::vector<AdapterPin> pins;
   for (const char* name : {"a", "b"}) {
     world.put(std::string("/") + name, 40000);
-    world.registry->register_name(1, name, std::string("/") + name, false);
+    world.registry->add(1, spec_of(name, std::string("/") + name));
   }
   ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
   AdapterClaim claim = world.registry->claim(pins[0]->version);
@@ -677,16 +658,16 @@ TEST(Registry, AClaimKeepsOnlyAVersionThatCouldNotBeLoadedAgain) {
   EXPECT_EQ(world.registry->bytes(), 40000);
   claim.release();  // of nothing
   ASSERT_EQ(world.use("b", pins, error), AcquireOutcome::kReady);
-  const std::vector<std::string> names = {"b"};
+  const std::vector<AdapterSourceId> sources = {source_of("b")};
   std::vector<AdapterClaim> claims;
   claims.push_back(world.registry->claim(pins[0]->version));
   const AdapterVersionId version = pins[0]->version;
   pins.clear();
-  world.registry->unload(7, "b");
+  world.registry->drop(7, source_of("b"));
   for (const RegistryReply& reply : world.replies()) EXPECT_NE(reply.ticket, 7u) << "its memory is not free yet";
   EXPECT_EQ(world.registry->bytes(), 40000);
   EXPECT_EQ(world.registry->idle_bytes(), 0) << "what is claimed so is not idle";
-  EXPECT_EQ(world.registry->acquire(AdapterNeeds{names, {}, claims}, 50, 0, pins, error), AcquireOutcome::kReady);
+  EXPECT_EQ(world.registry->acquire(AdapterNeeds{sources, claims}, 50, 0, pins, error), AcquireOutcome::kReady);
   EXPECT_EQ(pins[0]->version, version);
   claims.clear();
   pins.clear();
@@ -716,16 +697,18 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
       world.clock.advance_ns(1);
       switch (random.below(12)) {
         case 0:
-          world.registry->register_name(++tickets, name_of(), path_of(), random.below(2));
+          world.registry->add(++tickets, spec_of(name_of(), path_of()));
           break;
         case 1:
-          world.registry->load(++tickets, name_of(), random.below(2) ? path_of() : "", random.below(2));
+          world.registry->load(++tickets, spec_of(name_of(), random.below(2) ? path_of() : ""), random.below(2),
+                               random.below(2) ? source_of(name_of()) : AdapterSourceId{});
           break;
         case 2:
-          world.registry->unload(++tickets, name_of());
+          world.registry->drop(++tickets, source_of(name_of()));
           break;
         case 3:
-          random.below(3) ? world.registry->unpin(++tickets, name_of()) : world.registry->pin(++tickets, name_of());
+          random.below(3) ? world.registry->unpin(++tickets, source_of(name_of()))
+                          : world.registry->pin(++tickets, source_of(name_of()));
           break;
         case 4:
           world.put(path_of(), static_cast<int64_t>(random.below(seed % 2 == 0 ? 150000 : 300000)), random());
@@ -751,8 +734,7 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
       Error error;
       std::erase_if(requests, [&](const auto& request) {
         if (request->ready) return false;
-        const auto outcome =
-            world.registry->acquire(request->names, request->order, request->since, request->pins, error);
+        const auto outcome = world.acquire(request->names, request->order, request->since, request->pins, error);
         request->ready = outcome == AcquireOutcome::kReady;
         EXPECT_TRUE(outcome != AcquireOutcome::kWaiting || request->pins.empty());
         return outcome == AcquireOutcome::kFailed;
@@ -768,8 +750,7 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
       world.registry->begin_round();
       Error error;
       std::erase_if(requests, [&](const auto& request) {
-        const auto outcome =
-            world.registry->acquire(request->names, request->order, request->since, request->pins, error);
+        const auto outcome = world.acquire(request->names, request->order, request->since, request->pins, error);
         request->ready = outcome == AcquireOutcome::kReady;
         return outcome == AcquireOutcome::kFailed;
       });
@@ -778,9 +759,9 @@ TEST(Registry, RandomTrafficLeavesNothingBehind) {
       world.finish_one();
     }
     EXPECT_TRUE(requests.empty());
-    for (int name = 0; name < 6; ++name) world.registry->unpin(++tickets, "n" + std::to_string(name));
+    for (int name = 0; name < 6; ++name) world.registry->unpin(++tickets, source_of("n" + std::to_string(name)));
     world.settle();
-    for (int name = 0; name < 6; ++name) world.registry->unload(++tickets, "n" + std::to_string(name));
+    for (int name = 0; name < 6; ++name) world.registry->drop(++tickets, source_of("n" + std::to_string(name)));
     world.settle();
     answered += world.replies().size();
     EXPECT_EQ(answered, tickets);

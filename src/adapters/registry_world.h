@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "adapters/registry.h"
+#include "adapters/source_test_util.h"
 #include "base/log.h"
 
 namespace loralei::testing_support {
@@ -38,7 +39,7 @@ struct RegistryWorld {
   std::mutex asked_mutex;    // several threads may read
   AdapterLoadOptions asked;  // of the last read
   std::map<std::string, int> reads;
-  std::map<std::string, std::string> shown;
+  std::map<AdapterSourceId, std::string> shown;
   std::unique_ptr<AdapterRegistry> registry;
 
   explicit RegistryWorld(int64_t adapter_bytes = 1 << 20, RegistryOptions options = {}) {
@@ -89,23 +90,26 @@ struct RegistryWorld {
     return true;
   }
   // One request that tries until it is answered.
-  AcquireOutcome use(const std::string& name, std::vector<AdapterPin>& pins, Error& error, uint64_t texts = 0) {
-    const std::string names[] = {name};
-    const uint64_t made_with[] = {texts};
-    return use(names, pins, error, made_with);
+  AcquireOutcome use(const std::string& name, std::vector<AdapterPin>& pins, Error& error) {
+    return use(std::vector<std::string>{name}, pins, error);
   }
-  AcquireOutcome use(std::span<const std::string> names, std::vector<AdapterPin>& pins, Error& error,
-                     std::span<const uint64_t> made_with = {}) {
+  AcquireOutcome use(const std::vector<std::string>& names, std::vector<AdapterPin>& pins, Error& error) {
     const uint64_t since = registry->serial(), mine = ++order;
     for (int round = 0; round < 20; ++round) {
       registry->begin_round();
-      const auto outcome = registry->acquire(names, mine, since, pins, error, made_with);
+      const auto outcome = acquire(names, mine, since, pins, error);
       if (outcome != AcquireOutcome::kWaiting) return outcome;
       registry->pump();
       registry->check();
       (void)finish_one();
     }
     return AcquireOutcome::kWaiting;
+  }
+  AcquireOutcome acquire(const std::vector<std::string>& names, uint64_t order, uint64_t since,
+                         std::vector<AdapterPin>& pins, Error& error) {
+    std::vector<AdapterSourceId> sources;
+    for (const std::string& name : names) sources.push_back(source_of(name));
+    return registry->acquire(sources, order, since, pins, error);
   }
   std::vector<RegistryReply> replies() {
     std::vector<RegistryReply> result;
@@ -115,17 +119,17 @@ struct RegistryWorld {
   // What take_changes() has told so far is what for_each() says of all.
   void expect_changes_tell_all() {
     const auto text_of = [](const RegistryView& view) {
-      return *view.path + ' ' + std::to_string(static_cast<int>(view.state)) + ' ' + std::to_string(view.bytes) + ' ' +
-             std::to_string(view.users) + ' ' + std::to_string(view.waiting) + ' ' + std::to_string(view.uses) + ' ' +
-             std::to_string(view.pinned) + ' ' + (view.error != nullptr ? view.error->message : "") + ' ' +
+      return view.source->path + ' ' + std::to_string(static_cast<int>(view.state)) + ' ' + std::to_string(view.bytes) +
+             ' ' + std::to_string(view.users) + ' ' + std::to_string(view.waiting) + ' ' + std::to_string(view.uses) +
+             ' ' + std::to_string(view.pinned) + ' ' + (view.error != nullptr ? view.error->message : "") + ' ' +
              (view.adapter != nullptr ? std::to_string(view.adapter->version.value) : "");
     };
-    std::vector<std::string> gone;
-    std::map<std::string, std::string> changed, all;
-    registry->take_changes([&](const RegistryView& view) { changed[*view.name] = text_of(view); }, gone);
-    for (const std::string& name : gone) shown.erase(name);
-    for (const auto& [name, text] : changed) shown[name] = text;
-    registry->for_each([&](const RegistryView& view) { all[*view.name] = text_of(view); });
+    std::vector<AdapterSourceId> gone;
+    std::map<AdapterSourceId, std::string> changed, all;
+    registry->take_changes([&](const RegistryView& view) { changed[view.source->id] = text_of(view); }, gone);
+    for (const AdapterSourceId source : gone) shown.erase(source);
+    for (const auto& [source, text] : changed) shown[source] = text;
+    registry->for_each([&](const RegistryView& view) { all[view.source->id] = text_of(view); });
     EXPECT_EQ(shown, all);
     ledger.check();
     EXPECT_FALSE(registry->has_changes());

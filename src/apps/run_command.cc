@@ -49,12 +49,13 @@ Result<std::vector<TokenId>> make_prompt(const RunFlags& flags, const TextModel&
   return text.encode_chat(prompt, false, std::time(nullptr));
 }
 
+constexpr AdapterSourceId kOnlyAdapter{1};
+
 Status load_adapter_now(Engine& engine, const AdapterFlag& adapter) {
   AdapterCommand command;
   command.ticket = 1;
   command.action = AdapterAction::kLoad;
-  command.name = adapter.name;
-  command.path = adapter.path;
+  command.source = {kOnlyAdapter, adapter.name, adapter.path};
   TRY(engine.command(std::move(command)));
   for (;;) {
     for (CommandReply& reply : engine.wait_output(kWaitNs).replies) return std::move(reply.status);
@@ -120,7 +121,7 @@ Status run_once(const RunFlags& flags, const std::vector<std::string>& notes) {
     entry.name = adapter.name;
     entry.path = adapter.path;
     TRY_ASSIGN(text, texts.read(entry));  // its own tokens and chat template, if it has some
-    request.adapters.push_back({adapter.name, 1.0f});
+    request.adapters.push_back({kOnlyAdapter, 1.0f});
   }
   TRY_ASSIGN(request.prompt, make_prompt(flags, *text));
   const auto ends = text->tokenizer()->end_ids();

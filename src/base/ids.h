@@ -17,9 +17,11 @@ struct StrongId {
 struct RequestTag;
 struct SeqTag;
 struct AdapterTag;
-using RequestId = StrongId<RequestTag, uint64_t>;         // never reused in a process
-using SeqId = StrongId<SeqTag, uint64_t>;                 // one choice of a request; never reused
-using AdapterVersionId = StrongId<AdapterTag, uint64_t>;  // one immutable loaded copy; never reused; 0 = none
+struct AdapterSourceTag;
+using RequestId = StrongId<RequestTag, uint64_t>;              // never reused in a process
+using SeqId = StrongId<SeqTag, uint64_t>;                      // one choice of a request; never reused
+using AdapterVersionId = StrongId<AdapterTag, uint64_t>;       // one immutable loaded copy; never reused; 0 = none
+using AdapterSourceId = StrongId<AdapterSourceTag, uint64_t>;  // where its files are; never reused; 0 = none
 using TokenId = int32_t;
 
 }  // namespace loralei

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "base/prng.h"
@@ -27,14 +28,14 @@ class Live {
   Live(Engine& engine, const Clock& clock, int vocab, uint64_t seed)
       : engine_(engine), clock_(clock), vocab_(vocab), random_(seed) {}
 
-  Result<RequestId> ask(int prompt_tokens, int new_tokens, const std::string& adapter) {
+  Result<RequestId> ask(int prompt_tokens, int new_tokens, std::optional<AdapterSourceId> adapter) {
     Submit request;
     request.id = RequestId{next_id_++};
     for (int t = 0; t < prompt_tokens; ++t) {
       // Plain tokens: the first 259 of a llama vocabulary are special or bytes.
       request.prompt.push_back(static_cast<TokenId>(259 + random_.below(static_cast<uint64_t>(vocab_ - 259))));
     }
-    if (!adapter.empty()) request.adapters.push_back({adapter, 1.0f});
+    if (adapter) request.adapters.push_back({*adapter, 1.0f});
     request.max_tokens = new_tokens;
     request.sampling.temperature = 0;
     request.ignore_eos = true;
@@ -106,7 +107,8 @@ struct Waits {
 struct Behind {
   double short_ms = 0, long_ms = 0;
 };
-Result<Behind> run_behind(Live& live, int longs, int tokens, const std::string& adapter, int64_t behind_ns) {
+Result<Behind> run_behind(Live& live, int longs, int tokens, std::optional<AdapterSourceId> adapter,
+                          int64_t behind_ns) {
   std::vector<RequestId> ids;
   for (int i = 0; i < longs; ++i) {
     TRY_ASSIGN(const RequestId id, live.ask(tokens, 1, adapter));
@@ -126,7 +128,7 @@ double percentile(std::vector<double> values, double share) {
   return values[std::clamp<size_t>(index, 1, values.size()) - 1];
 }
 
-Status run_streams(Live& live, int tokens, const std::string& adapter, Waits& waits) {
+Status run_streams(Live& live, int tokens, std::optional<AdapterSourceId> adapter, Waits& waits) {
   std::vector<RequestId> streams;
   for (int i = 0; i < kStreams; ++i) {
     TRY_ASSIGN(const RequestId id, live.ask(kStreamPrompt, kStreamTokens, adapter));
@@ -153,8 +155,8 @@ Status run_streams(Live& live, int tokens, const std::string& adapter, Waits& wa
   return {};
 }
 
-Result<Waits> run_round(const BenchOptions& options, Rig& rig, const std::string& adapter, int round) {
-  Live live(rig.host->engine(), rig.clock, rig.vocab, static_cast<uint64_t>(round) * 2 + (adapter.empty() ? 0 : 1));
+Result<Waits> run_round(const BenchOptions& options, Rig& rig, std::optional<AdapterSourceId> adapter, int round) {
+  Live live(rig.host->engine(), rig.clock, rig.vocab, static_cast<uint64_t>(round) * 2 + (adapter ? 1 : 0));
   const int64_t behind_ns = kBehindNs + round % 7 * kBehindSpreadNs;
   Waits measured;
   TRY_ASSIGN(const RequestId alone, live.ask(kShortPrompt, 1, adapter));
@@ -216,8 +218,8 @@ Status bench_blocking(const BenchOptions& options, LogSink& log, BenchReport& re
   Waits base, adapted;
   QuietRounds rounds(options.rounds, options.foreign_max);
   while (rounds.next()) {
-    TRY_ASSIGN(const Waits on_base, run_round(options, rig, "", rounds.number()));
-    TRY_ASSIGN(const Waits on_adapter, run_round(options, rig, adapters.names[0], rounds.number()));
+    TRY_ASSIGN(const Waits on_base, run_round(options, rig, std::nullopt, rounds.number()));
+    TRY_ASSIGN(const Waits on_adapter, run_round(options, rig, rig.runner->source(adapters.names[0]), rounds.number()));
     if (!rounds.keep()) continue;
     append(on_base, base);
     append(on_adapter, adapted);

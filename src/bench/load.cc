@@ -39,7 +39,7 @@ Result<BatchTimes> BatchRunner::run(const BatchSpec& spec) {
       request.prompt.push_back(static_cast<TokenId>(259 + random.below(static_cast<uint64_t>(spec.vocab - 259))));
     }
     if (!spec.adapters.empty()) {
-      request.adapters.push_back({spec.adapters[static_cast<size_t>(i) % spec.adapters.size()], 1.0f});
+      request.adapters.push_back({sources_.at(spec.adapters[static_cast<size_t>(i) % spec.adapters.size()]), 1.0f});
     }
     request.sampling.temperature = spec.temperature;
     request.sampling.top_p = spec.top_p;
@@ -74,15 +74,11 @@ Result<BatchTimes> BatchRunner::run(const BatchSpec& spec) {
   return times;
 }
 
-Result<CommandReply> BatchRunner::command(AdapterAction action, const std::string& name, const std::string& path) {
-  AdapterCommand command;
-  command.ticket = next_id_++;
-  command.action = action;
-  command.name = name;
-  command.path = path;
-  const uint64_t ticket = command.ticket;
-  TRY(engine_.command(std::move(command)));
-  return wait_reply(ticket);
+Status BatchRunner::unload(const std::string& name) {
+  const uint64_t ticket = next_id_++;
+  TRY(engine_.command(AdapterCommand{ticket, AdapterAction::kDrop, {sources_.at(name), name, ""}}));
+  TRY(wait_reply(ticket));
+  return {};
 }
 
 Status BatchRunner::load(const std::vector<std::string>& names, const std::vector<std::string>& paths) {
@@ -91,8 +87,7 @@ Status BatchRunner::load(const std::vector<std::string>& names, const std::vecto
   for (size_t asked = 0, loaded = 0; loaded < names.size();) {
     for (; asked < std::min(names.size(), loaded + kLoadsAsked); ++asked) {
       AdapterCommand command{.ticket = first + asked, .action = AdapterAction::kLoad};
-      command.name = names[asked];
-      command.path = paths[asked];
+      command.source = {sources_[names[asked]] = {command.ticket}, names[asked], paths[asked]};
       TRY(engine_.command(std::move(command)));
     }
     for (CommandReply& reply : engine_.wait_output(kWaitNs).replies) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,8 @@ class BatchRunner {
  public:
   BatchRunner(Engine& engine, const Clock& clock) : engine_(engine), clock_(clock) {}
   Result<BatchTimes> run(const BatchSpec& spec);
-  // Runs one adapter command and waits for its reply.
-  Result<CommandReply> command(AdapterAction action, const std::string& name, const std::string& path);
+  Status unload(const std::string& name);
+  AdapterSourceId source(const std::string& name) const { return sources_.at(name); }
   // Loads adapters, as many at a time as the engine has threads for.
   Status load(const std::vector<std::string>& names, const std::vector<std::string>& paths);
   Status set_memory(int64_t budget_bytes);
@@ -54,6 +55,7 @@ class BatchRunner {
   Result<CommandReply> wait_reply(uint64_t ticket);
   Engine& engine_;
   const Clock& clock_;
+  std::map<std::string, AdapterSourceId> sources_;  // of what is loaded
   uint64_t next_id_ = 1;
 };
 

@@ -115,7 +115,7 @@ Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& rep
 namespace {
 
 Status unload(Rig& rig, const BenchAdapters& adapters) {
-  for (const std::string& name : adapters.names) TRY(rig.runner->command(AdapterAction::kUnload, name, ""));
+  for (const std::string& name : adapters.names) TRY(rig.runner->unload(name));
   return {};
 }
 

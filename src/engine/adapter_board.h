@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterBoard: what is shown of the adapters, one status a name.
+// AdapterBoard: what is shown of the adapters, one status a source.
 //
 // Thread-safe. The engine's thread writes what has changed, and never waits for a reader
 // where it has a step to compute; readers take the statuses one by one out of what they
@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,8 +19,8 @@ namespace loralei {
 
 class AdapterBoard {
  public:
-  // Of one name: its status, or null where it is gone.
-  using Change = std::pair<std::string, std::shared_ptr<const AdapterStatus>>;
+  // Of one source: its status, or null where it is gone.
+  using Change = std::pair<AdapterSourceId, std::shared_ptr<const AdapterStatus>>;
 
   // Takes the changes in and clears them. False, and nothing has changed, where a reader
   // is at the board and `wait` is not set.
@@ -29,29 +28,29 @@ class AdapterBoard {
     std::unique_lock lock(mutex_, std::defer_lock);
     if (wait) lock.lock();
     if (!wait && !lock.try_lock()) return false;
-    for (auto& [name, status] : changes) {
+    for (auto& [source, status] : changes) {
       if (status == nullptr) {
-        statuses_.erase(name);
+        statuses_.erase(source);
       } else {
-        statuses_[name] = std::move(status);
+        statuses_[source] = std::move(status);
       }
     }
     changes.clear();
     return true;
   }
 
-  // By name.
+  // By source.
   std::vector<std::shared_ptr<const AdapterStatus>> list() const {
     const std::lock_guard lock(mutex_);
     std::vector<std::shared_ptr<const AdapterStatus>> statuses;
     statuses.reserve(statuses_.size());
-    for (const auto& [name, status] : statuses_) statuses.push_back(status);
+    for (const auto& [source, status] : statuses_) statuses.push_back(status);
     return statuses;
   }
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const AdapterStatus>> statuses_;
+  std::map<AdapterSourceId, std::shared_ptr<const AdapterStatus>> statuses_;
 };
 
 }  // namespace loralei

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters/source_spec.h"
 #include "base/byte_budget.h"
 #include "base/heartbeats.h"
 #include "base/ids.h"
@@ -34,15 +35,10 @@
 
 namespace loralei {
 
-// A registered adapter by name, with the request's own weight. The list order matters
-// for the KV identity.
+// A source, with the request's own weight. The list order matters for the KV identity.
 struct AdapterUse {
-  std::string name;
+  AdapterSourceId source;
   float scale = 1.0f;
-  // Which tokenizer and template made the prompt, a number of the caller's; 0: any. Where
-  // the version that the request would get came with others (AdapterCommand::texts),
-  // the request ends with kReplaced before anything is computed.
-  uint64_t texts = 0;
 };
 
 enum class Pooling : uint8_t { kNone, kLast, kMean };
@@ -83,7 +79,7 @@ struct TokenEvent {
   std::vector<float> embedding;  // pooling: [hidden], not normalised
   EndReason end = EndReason::kNone;
   std::optional<TokenId> stop_token;  // the id that ended it
-  Error error;                        // with kError; kReplaced: see AdapterUse::texts
+  Error error;                        // with kError
   // Filled on the first event of a choice:
   int32_t cached_tokens = 0;
   int64_t queue_ns = 0;         // from submit to admission
@@ -93,22 +89,24 @@ struct TokenEvent {
 // --- adapters
 
 enum class AdapterAction : uint8_t {
-  kRegister,  // name -> path; loads nothing
-  // Registers if needed and loads now. With `replace` a new version takes over
-  // atomically, and running requests keep theirs.
+  kAdd,  // loads nothing
+  // Adds it if needed and loads now. With `reload` a new version takes over atomically,
+  // and running requests keep theirs.
   kLoad,
-  kUnload,  // forget the name at once; memory is freed when the last user finished; the reply comes then
-  kPin,     // load and never evict
+  kDrop,  // forget the source at once; memory is freed when the last user finished; the reply comes then
+  kPin,   // load and never evict
   kUnpin,
 };
 
 struct AdapterCommand {
   uint64_t ticket = 0;  // chosen by the caller, echoed in the reply
-  AdapterAction action = AdapterAction::kRegister;
-  std::string name;
-  std::string path;
-  bool replace = false;
-  uint64_t texts = 0;  // kLoad: of the files at `path`, as in AdapterUse; 0: they go with any
+  AdapterAction action = AdapterAction::kAdd;
+  AdapterSourceSpec source;  // of one that is known the id will do
+  bool reload = false;
+  // kLoad: the source whose place it takes, or none. It gives its room if nobody uses it,
+  // even if it is pinned; when the load has ended well its pin goes over. To drop
+  // it is the caller's.
+  AdapterSourceId replaces;
 };
 
 // Another budget for everything, while requests run: weights are locked or given up and
@@ -123,14 +121,14 @@ struct MemoryCommand {
 struct CommandReply {
   uint64_t ticket = 0;
   Status status;            // not_found, invalid_argument (already loaded), too_large with the numbers, corrupt, ...
-  int64_t bytes_freed = 0;  // kUnload
+  int64_t bytes_freed = 0;  // kDrop
   std::string version;      // digest, kLoad and kPin
 };
 
 enum class AdapterTier : uint8_t { kSource, kLoading, kResident, kFailed };
 
 struct AdapterStatus {
-  std::string name, path;
+  AdapterSourceSpec source;
   AdapterTier tier = AdapterTier::kSource;
   std::string version;  // hex digest once known
   int64_t bytes = 0;
@@ -256,7 +254,7 @@ class Engine {
   // Looks at config and headers of the adapter's files, on the caller's thread: what a
   // load would say of them is the answer, and stands in AdapterStatus soon after, as far
   // as no load tells more. Ok also clears a failure that was mended since.
-  virtual Status check_adapter(const std::string& name, const std::string& path) = 0;
+  virtual Status check_adapter(const AdapterSourceSpec& source) = 0;
 
   // Waits up to timeout_ns for output; empty when none came. One consumer thread.
   virtual EngineOutput wait_output(int64_t timeout_ns) = 0;

@@ -30,7 +30,7 @@ void load(World& world, int count) {
 }
 
 Submit using_adapter(const std::string& name, int output = 10, int salt = 1) {
-  return simple(10, output, salt, {{name, 1.0f}});
+  return simple(10, output, salt, {{source_of(name), 1.0f}});
 }
 
 void turns(World& world, int count) {
@@ -67,7 +67,7 @@ TEST(DeviceTier, ALoadThatWaitsForRoomBeginsWhenTheBudgetIsRaised) {
   World world({.adapter_bytes = 100000, .device_bytes = 200000});
   for (const char* path : {"/a", "/b"}) {
     world.files.put(path, 100 + static_cast<uint64_t>(path[1]), 60000);
-    world.command(AdapterAction::kRegister, path + 1, path);
+    world.command(AdapterAction::kAdd, path + 1, path);
   }
   const RequestId first = world.submit(using_adapter("a"));
   turns(world, 2);
@@ -91,11 +91,12 @@ TEST(DeviceTier, ALoadThatWaitsForRoomBeginsWhenTheBudgetIsRaised) {
 TEST(DeviceTier, WhatAddsNothingIsNotBrought) {
   World world({.device_bytes = kBytes});
   load(world, 2);
-  const RequestId none = world.submit(simple(10, 5, 1, {{"a", 0.0f}}));
+  const RequestId none = world.submit(simple(10, 5, 1, {{source_of("a"), 0.0f}}));
   turns(world, 10);
   world.expect_oracle(none);
   EXPECT_EQ(world.executor.tier->copies(), 0u);
-  const RequestId twice = world.submit(simple(10, 5, 1, {{"a", 1.0f}, {"a", 0.5f}, {"b", 0.0f}}));
+  const RequestId twice =
+      world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}, {source_of("a"), 0.5f}, {source_of("b"), 0.0f}}));
   world.run();
   world.expect_oracle(twice);
   EXPECT_EQ(world.executor.tier->copies(), 1u);
@@ -130,7 +131,7 @@ TEST(DeviceTier, UnloadAndReplaceWhileItIsOnItsWay) {
   const RequestId dropped = world.submit(using_adapter("b"));
   world.turn();
   const size_t replies = world.replies.size();
-  world.command(AdapterAction::kUnload, "a");
+  world.command(AdapterAction::kDrop, "a");
   world.files.put("/b", 500, kBytes);
   world.command(AdapterAction::kLoad, "b", "/b", true);
   world.cancel(dropped);
@@ -155,7 +156,7 @@ TEST(DeviceTier, UnloadAndReplaceWhileItIsOnItsWay) {
   const RequestId alone = world.submit(using_adapter("c"));
   world.turn();
   world.cancel(alone);
-  world.command(AdapterAction::kUnload, "c");
+  world.command(AdapterAction::kDrop, "c");
   world.turn();
   EXPECT_EQ(world.replies.size(), replies + 4);
   EXPECT_EQ(world.executor.tier->copies(), 2u);
@@ -174,7 +175,7 @@ TEST(DeviceTier, WhoWaitsForRoomIsNotOvertaken) {
   ASSERT_TRUE(world.finish_upload());
   turns(world, 2);
   const RequestId other = world.submit(using_adapter("b", 5));
-  const RequestId base = world.submit(simple(10, 5)), none = world.submit(simple(10, 5, 1, {{"b", 0.0f}}));
+  const RequestId base = world.submit(simple(10, 5)), none = world.submit(simple(10, 5, 1, {{source_of("b"), 0.0f}}));
   turns(world, 10);
   world.expect_oracle(base);
   world.expect_oracle(none);
@@ -201,7 +202,7 @@ TEST(DeviceTier, AFailedUploadEndsItsRequestsAndIsTriedAgain) {
   Submit submit = using_adapter("a");
   submit.choices = 2;
   const RequestId failed = world.submit(submit);
-  const RequestId summed = world.submit(simple(10, 5, 1, {{"b", 1.0f}, {"a", 1.0f}}));
+  const RequestId summed = world.submit(simple(10, 5, 1, {{source_of("b"), 1.0f}, {source_of("a"), 1.0f}}));
   const RequestId fine = world.submit(using_adapter("b"));
   world.turn();
   ASSERT_TRUE(world.finish_upload(false));  // "a"
@@ -242,8 +243,9 @@ TEST(DeviceTier, AnUploadThatFindsTheDeviceLostEndsEverything) {
 TEST(DeviceTier, MoreTogetherThanTheDeviceHasIsRefused) {
   World world({.device_bytes = 2 * kBytes});
   load(world, 3);
-  const RequestId three = world.submit(simple(10, 5, 1, {{"a", 1.0f}, {"b", 1.0f}, {"c", 1.0f}}));
-  const RequestId two = world.submit(simple(10, 5, 1, {{"a", 1.0f}, {"b", 1.0f}}));
+  const RequestId three =
+      world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}, {source_of("b"), 1.0f}, {source_of("c"), 1.0f}}));
+  const RequestId two = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}, {source_of("b"), 1.0f}}));
   world.run();
   EXPECT_EQ(world.record(three).end, EndReason::kError);
   EXPECT_EQ(world.record(three).last.error.code, ErrorCode::kTooLarge);
@@ -273,7 +275,7 @@ TEST(EngineLoop, CancelOfTheFirstChoiceWhileItsAdapterIsLoaded) {
   for (const bool prefix_cache : {true, false}) {
     World world({.prefix_cache = prefix_cache});
     world.files.put("/a", 11);
-    world.command(AdapterAction::kRegister, "a", "/a");
+    world.command(AdapterAction::kAdd, "a", "/a");
     Submit submit = using_adapter("a");
     submit.choices = 3;
     const RequestId id = world.submit(submit);
@@ -338,7 +340,7 @@ TEST(DeviceTier, RandomTrafficKeepsEveryPromise) {
           Submit submit = simple(1 + static_cast<int>(random.below(50)), 1 + static_cast<int>(random.below(30)),
                                  static_cast<int>(random.below(3)));
           submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
-          for (auto count = random.below(4); count > 0; --count) submit.adapters.push_back({name_of(), 0.5f});
+          for (auto uses = random.below(4); uses > 0; --uses) submit.adapters.push_back({source_of(name_of()), 0.5f});
           world.submit(submit);
           break;
         }

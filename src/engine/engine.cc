@@ -101,9 +101,9 @@ class EngineImpl final : public Engine {
     return {};
   }
 
-  Status check_adapter(const std::string& name, const std::string& path) override {
-    HeaderCheck check = check_headers(loads_.source(), name, path, header_options_, rank_max_);
-    const Status status = check.status.ok() ? Status() : Status(not_loaded(check.status.error(), name));
+  Status check_adapter(const AdapterSourceSpec& source) override {
+    HeaderCheck check = check_headers(loads_.source(), source, header_options_, rank_max_);
+    const Status status = check.status.ok() ? Status() : Status(not_loaded(check.status.error(), source.label));
     const std::lock_guard lock(stop_mutex_);
     if (!stopped_) inbox_.put(std::move(check));
     return status;

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "adapters/source_test_util.h"
 #include "base/prng.h"
 #include "engine/start.h"
 #include "sim/fake_model.h"
@@ -145,11 +146,11 @@ TEST(Engine, ServesRequestsFromManyThreadsWithAdapterChurn) {
   for (uint64_t i = 0; i < 3; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
     server.files.put("/" + name, 100 + i);
-    ASSERT_TRUE(server.engine->command({i, AdapterAction::kRegister, name, "/" + name, false}).ok());
+    ASSERT_TRUE(server.engine->command({i, AdapterAction::kAdd, spec_of(name, "/" + name), false}).ok());
   }
   // Its files change all the time: a load may fail for that, and then the version that is
   // there stays.
-  ASSERT_TRUE(server.engine->command({3, AdapterAction::kLoad, "a", "/a", false}).ok());
+  ASSERT_TRUE(server.engine->command({3, AdapterAction::kLoad, spec_of("a", "/a"), false}).ok());
   server.collect(0, 4);
   constexpr int kThreads = 4, kEach = 40;
   std::vector<std::thread> clients;
@@ -159,12 +160,12 @@ TEST(Engine, ServesRequestsFromManyThreadsWithAdapterChurn) {
         const auto id = static_cast<uint64_t>(thread * 1000 + i);
         std::vector<AdapterUse> adapters;
         if (i % 4 != 0)
-          adapters.push_back({std::string(1, static_cast<char>('a' + i % 4 - 1)), i % 2 == 0 ? 1.0f : 0.5f});
+          adapters.push_back({source_of(std::string(1, static_cast<char>('a' + i % 4 - 1))), i % 2 == 0 ? 1.0f : 0.5f});
         EXPECT_TRUE(server.engine->submit(request(id, 1 + i, 1 + i / 2, adapters)).ok());
         if (i % 10 == 9) server.engine->cancel(RequestId{id});
         if (i % 16 == 3) {
           server.files.put("/a", 200 + id);
-          EXPECT_TRUE(server.engine->command({1000 + id, AdapterAction::kLoad, "a", "/a", true}).ok());
+          EXPECT_TRUE(server.engine->command({1000 + id, AdapterAction::kLoad, spec_of("a", "/a"), true}).ok());
         }
       }
     });
@@ -268,8 +269,8 @@ TEST(Engine, StepsHaveRoomForTheAdaptersOfEverySequence) {
   for (uint64_t i = 0; i < 4; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
     server.files.put("/" + name, 100 + i);
-    ASSERT_TRUE(server.engine->command({i, AdapterAction::kRegister, name, "/" + name, false}).ok());
-    submit.adapters.push_back({name, 0.25f});
+    ASSERT_TRUE(server.engine->command({i, AdapterAction::kAdd, spec_of(name, "/" + name), false}).ok());
+    submit.adapters.push_back({source_of(name), 0.25f});
   }
   ASSERT_TRUE(server.engine->submit(submit).ok());
   server.collect(8, 4);
@@ -322,7 +323,7 @@ TEST(Engine, StopEndsWhatIsLeftAndTheOutputStaysReadable) {
   server.engine->stop();
   server.collect(40, 0);
   EXPECT_FALSE(server.engine->submit(request(99, 5, 5)).ok());
-  EXPECT_FALSE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
+  EXPECT_FALSE(server.engine->command({1, AdapterAction::kAdd, spec_of("a", "/a"), false}).ok());
   EXPECT_EQ(server.engine->stats().kv_blocks_used, 0);
   server.engine->stop();  // idempotent
 }
@@ -380,10 +381,10 @@ TEST(Engine, ALoanThatIsBackIsRoomForWhoWaited) {
   Server server(Server::small_options(), false, nullptr, std::move(memory));
   ledger = &server.ledger;
   server.files.put("/a", 100, 2000);
-  ASSERT_TRUE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kAdd, spec_of("a", "/a"), false}).ok());
   ASSERT_TRUE(server.engine->command(MemoryCommand{2, 4 << 20}).ok());
   lent.wait(false);
-  ASSERT_TRUE(server.engine->submit(request(7, 5, 5, {{"a", 1.0f}})).ok());
+  ASSERT_TRUE(server.engine->submit(request(7, 5, 5, {{source_of("a"), 1.0f}})).ok());
   while (server.engine->stats().waiting_for_adapter == 0) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it has been looked at, most likely
   enough = true;
@@ -407,10 +408,10 @@ TEST(Engine, RoomFoundWhileWatchingTheMemoryIsForWhoWaited) {
   server.gate->slow_down(clock, 2'000'000'000);
   server.files.put("/a", 100, 2000);
   loan = *server.ledger.try_lend(MemoryUse::kOther, server.ledger.available_bytes(MemoryUse::kOther));
-  ASSERT_TRUE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kAdd, spec_of("a", "/a"), false}).ok());
   ASSERT_TRUE(server.engine->submit(request(1, 5, 30)).ok());
   server.gate->entered.wait(0);
-  ASSERT_TRUE(server.engine->submit(request(2, 5, 5, {{"a", 1.0f}})).ok());
+  ASSERT_TRUE(server.engine->submit(request(2, 5, 5, {{source_of("a"), 1.0f}})).ok());
   server.open_gate();
   server.collect(2, 1);
   EXPECT_EQ((server.ended[{2, 0}].end), EndReason::kLength) << server.ended[{2, 0}].error.message;
@@ -478,7 +479,7 @@ TEST(Engine, WhatMendingBorrowedIsForWhoWaitedWhenItIsBack) {
   ASSERT_TRUE(server.engine->submit(request(1, 5, 2)).ok());
   server.collect(1, 0);
   server.gate->loan = *server.ledger.try_lend(MemoryUse::kOther, server.ledger.available_bytes(MemoryUse::kOther));
-  ASSERT_TRUE(server.engine->command({1, AdapterAction::kLoad, "a", "/a", false}).ok());
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kLoad, spec_of("a", "/a"), false}).ok());
   EXPECT_TRUE(server.engine->wait_output(100'000'000).replies.empty()) << "it has no room";
   server.gate->broken = false;
   server.collect(1, 1);
@@ -509,8 +510,8 @@ TEST(Engine, MemoryThatRequestsGiveBackIsForWhoWaited) {
   ByteShare body(server.engine->request_memory());
   const auto most = server.engine->request_memory()->most_bytes();
   ASSERT_TRUE(body.grow_to(most));
-  ASSERT_TRUE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
-  ASSERT_TRUE(server.engine->submit(request(1, 5, 5, {{"a", 1.0f}})).ok());
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kAdd, spec_of("a", "/a"), false}).ok());
+  ASSERT_TRUE(server.engine->submit(request(1, 5, 5, {{source_of("a"), 1.0f}})).ok());
   while (server.engine->stats().waiting_for_adapter == 0) std::this_thread::yield();
   EXPECT_EQ(server.engine->stats().request_bytes, most);
   body.release();
@@ -521,15 +522,15 @@ TEST(Engine, MemoryThatRequestsGiveBackIsForWhoWaited) {
 TEST(Engine, CommandsAreAnsweredInAllCases) {
   Server server;
   server.files.put("/a", 7, 2000);
-  ASSERT_TRUE(server.engine->command({1, AdapterAction::kLoad, "a", "/a", false}).ok());
-  ASSERT_TRUE(server.engine->command({2, AdapterAction::kLoad, "b", "/nowhere", false}).ok());
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kLoad, spec_of("a", "/a"), false}).ok());
+  ASSERT_TRUE(server.engine->command({2, AdapterAction::kLoad, spec_of("b", "/nowhere"), false}).ok());
   server.collect(0, 2);
   EXPECT_TRUE(server.answers[1].status.ok());
   EXPECT_EQ(server.answers[1].version.substr(0, 12), "000000000007");
   EXPECT_EQ(server.answers[2].status.error().code, ErrorCode::kNotFound);
-  ASSERT_TRUE(server.engine->command({3, AdapterAction::kPin, "a", "", false}).ok());
-  ASSERT_TRUE(server.engine->command({4, AdapterAction::kUnload, "nobody", "", false}).ok());
-  ASSERT_TRUE(server.engine->command({5, AdapterAction::kUnload, "a", "", false}).ok());
+  ASSERT_TRUE(server.engine->command({3, AdapterAction::kPin, spec_of("a"), false}).ok());
+  ASSERT_TRUE(server.engine->command({4, AdapterAction::kDrop, spec_of("nobody"), false}).ok());
+  ASSERT_TRUE(server.engine->command({5, AdapterAction::kDrop, spec_of("a"), false}).ok());
   server.collect(0, 5);
   EXPECT_EQ(server.answers[5].bytes_freed, 2000);
   EXPECT_EQ(server.ledger.used_bytes(MemoryUse::kAdapters), 0);
@@ -541,7 +542,7 @@ TEST(Engine, ARepliedCommandStandsInTheAdapterList) {
   server.files.put("/a", 7, 2000);
   uint64_t ticket = 0;
   const auto done = [&](AdapterAction action) {
-    EXPECT_TRUE(server.engine->command({++ticket, action, "a", "/a", false}).ok());
+    EXPECT_TRUE(server.engine->command({++ticket, action, spec_of("a", "/a")}).ok());
     server.collect(0, ticket);
     EXPECT_TRUE(server.answers[ticket].status.ok());
     return server.engine->stats().adapters;
@@ -552,7 +553,7 @@ TEST(Engine, ARepliedCommandStandsInTheAdapterList) {
     ASSERT_EQ(loaded[0].bytes, 2000) << "round " << round;
     ASSERT_TRUE(done(AdapterAction::kPin)[0].pinned) << "round " << round;
     ASSERT_FALSE(done(AdapterAction::kUnpin)[0].pinned) << "round " << round;
-    ASSERT_TRUE(done(AdapterAction::kUnload).empty()) << "round " << round;
+    ASSERT_TRUE(done(AdapterAction::kDrop).empty()) << "round " << round;
   }
 }
 
@@ -560,11 +561,11 @@ TEST(Engine, ARepliedCommandStandsInTheAdapterList) {
 TEST(Engine, WhatIsWrongWithAnAdaptersHeadersStandsInTheList) {
   Server server;
   server.files.put("/a", 7, 2000);
-  ASSERT_TRUE(server.engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
-  ASSERT_TRUE(server.engine->command({2, AdapterAction::kRegister, "b", "/nowhere", false}).ok());
+  ASSERT_TRUE(server.engine->command({1, AdapterAction::kAdd, spec_of("a", "/a"), false}).ok());
+  ASSERT_TRUE(server.engine->command({2, AdapterAction::kAdd, spec_of("b", "/nowhere"), false}).ok());
   server.collect(0, 2);
-  EXPECT_TRUE(server.engine->check_adapter("a", "/a").ok());
-  const Status status = server.engine->check_adapter("b", "/nowhere");
+  EXPECT_TRUE(server.engine->check_adapter(spec_of("a", "/a")).ok());
+  const Status status = server.engine->check_adapter(spec_of("b", "/nowhere"));
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().message.find("adapter \"b\" was not loaded: "), 0u) << status.error().message;
   const auto listed = [&] {
@@ -574,11 +575,11 @@ TEST(Engine, WhatIsWrongWithAnAdaptersHeadersStandsInTheList) {
   };
   for (int i = 0; i < 2000 && !listed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_TRUE(listed());
-  ASSERT_TRUE(server.engine->submit(request(1, 20, 20, {{"b", 1.0f}})).ok());
+  ASSERT_TRUE(server.engine->submit(request(1, 20, 20, {{source_of("b"), 1.0f}})).ok());
   server.collect(1, 2);
   EXPECT_EQ((server.ended[{1, 0}].error.message), status.error().message);
   server.engine->stop();
-  EXPECT_TRUE(server.engine->check_adapter("a", "/a").ok()) << "nobody is told any more";
+  EXPECT_TRUE(server.engine->check_adapter(spec_of("a", "/a")).ok()) << "nobody is told any more";
 }
 
 TEST(Engine, TwoEnginesInOneProcessDoNotMeet) {
@@ -586,8 +587,9 @@ TEST(Engine, TwoEnginesInOneProcessDoNotMeet) {
   first.files.put("/a", 1);
   second.files.put("/a", 2);
   for (Server* server : {&first, &second}) {
-    ASSERT_TRUE(server->engine->command({1, AdapterAction::kRegister, "a", "/a", false}).ok());
-    for (uint64_t id = 1; id <= 10; ++id) ASSERT_TRUE(server->engine->submit(request(id, 20, 20, {{"a", 1.0f}})).ok());
+    ASSERT_TRUE(server->engine->command({1, AdapterAction::kAdd, spec_of("a", "/a"), false}).ok());
+    for (uint64_t id = 1; id <= 10; ++id)
+      ASSERT_TRUE(server->engine->submit(request(id, 20, 20, {{source_of("a"), 1.0f}})).ok());
   }
   for (Server* server : {&first, &second}) server->collect(10, 1);
   for (uint64_t id = 1; id <= 10; ++id) {

@@ -82,8 +82,8 @@ void EngineLoop::receive(Arrival&& arrival) {
   request.arrived_ns = arrival.arrived_ns;
   const Submit& submit = request.submit;
   for (const AdapterUse& use : submit.adapters) {
-    request.names.push_back(use.name);
-    request.texts.push_back(use.texts);
+    request.sources.push_back(use.source);
+    request.labels.push_back(registry_.label(use.source));
   }
   request.max_output =
       submit.pooling != Pooling::kNone ? 0 : std::min(submit.max_tokens, parts_.max_model_len - request.prompt_size());
@@ -101,7 +101,7 @@ void EngineLoop::receive(Arrival&& arrival) {
   }
   request.unfinished = submit.choices;
   requests_.emplace(id, std::move(owned));
-  if (request.names.empty()) {
+  if (request.sources.empty()) {
     make_ready(request, {});
   } else {
     count_waiting(request, true);
@@ -145,20 +145,20 @@ void EngineLoop::receive(const Hold& hold) {
 
 void EngineLoop::receive(const AdapterCommand& command) {
   switch (command.action) {
-    case AdapterAction::kRegister:
-      registry_.register_name(command.ticket, command.name, command.path, command.replace);
+    case AdapterAction::kAdd:
+      registry_.add(command.ticket, command.source);
       break;
     case AdapterAction::kLoad:
-      registry_.load(command.ticket, command.name, command.path, command.replace, command.texts);
+      registry_.load(command.ticket, command.source, command.reload, command.replaces);
       break;
-    case AdapterAction::kUnload:
-      registry_.unload(command.ticket, command.name);
+    case AdapterAction::kDrop:
+      registry_.drop(command.ticket, command.source.id);
       break;
     case AdapterAction::kPin:
-      registry_.pin(command.ticket, command.name);
+      registry_.pin(command.ticket, command.source.id);
       break;
     case AdapterAction::kUnpin:
-      registry_.unpin(command.ticket, command.name);
+      registry_.unpin(command.ticket, command.source.id);
       break;
   }
 }

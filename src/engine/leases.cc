@@ -23,7 +23,7 @@ namespace {
 // that wait for a step so many have theirs kept from leaving for others.
 constexpr size_t kWantedMax = 64;
 
-AdapterNeeds needs_of(const Request& request) { return {request.names, request.texts, request.claims, request.used}; }
+AdapterNeeds needs_of(const Request& request) { return {request.sources, request.claims, request.used}; }
 
 // Something of it has been seen: it cannot go on with another version.
 bool has_begun(const Request& request) {
@@ -46,7 +46,7 @@ void EngineLoop::wait_for_adapters(Request& request) {
     sequence->chilled = true;
   }
   CHECK(cold_.emplace(request.order, &request).second);
-  for (const std::string& name : request.names) cold_by_name_[name].insert(request.order);
+  for (const AdapterSourceId source : request.sources) cold_by_source_[source].insert(request.order);
   to_look_at_.push_back(request.order);
   cold_changed_ = true;
 }
@@ -54,21 +54,21 @@ void EngineLoop::wait_for_adapters(Request& request) {
 // For show_adapters().
 void EngineLoop::count_waiting(Request& request, bool waits) {
   if (std::exchange(request.counted, waits) == waits) return;
-  for (const std::string& name : request.names) {
-    int32_t& count = waiting_by_name_[name];
+  for (const AdapterSourceId source : request.sources) {
+    int32_t& count = waiting_by_source_[source];
     count += waits ? 1 : -1;
-    if (count == 0) waiting_by_name_.erase(name);
-    registry_.touch(name);
+    if (count == 0) waiting_by_source_.erase(source);
+    registry_.touch(source);
   }
 }
 
 void EngineLoop::leave_cold(Request& request) {
   CHECK(cold_.erase(request.order) == 1);
-  for (const std::string& name : request.names) {
-    const auto found = cold_by_name_.find(name);
-    if (found == cold_by_name_.end()) continue;  // named twice
+  for (const AdapterSourceId source : request.sources) {
+    const auto found = cold_by_source_.find(source);
+    if (found == cold_by_source_.end()) continue;  // named twice
     found->second.erase(request.order);
-    if (found->second.empty()) cold_by_name_.erase(found);
+    if (found->second.empty()) cold_by_source_.erase(found);
   }
 }
 
@@ -84,9 +84,10 @@ void EngineLoop::look_at_cold() {
   cold_changed_ = false;
   news_.clear();
   registry_.take_news(news_);
-  for (const std::string& name : news_) {
-    const auto found = cold_by_name_.find(name);
-    if (found != cold_by_name_.end()) to_look_at_.insert(to_look_at_.end(), found->second.begin(), found->second.end());
+  for (const AdapterSourceId source : news_) {
+    const auto found = cold_by_source_.find(source);
+    if (found != cold_by_source_.end())
+      to_look_at_.insert(to_look_at_.end(), found->second.begin(), found->second.end());
   }
   size_t wanted = 0;
   for (auto oldest = cold_.begin(); oldest != cold_.end() && wanted < kWantedMax; ++oldest, ++wanted)
@@ -102,7 +103,7 @@ void EngineLoop::look_at_cold() {
   looked_at_.clear();
   admission_.for_oldest(kWantedMax, [this](SeqId id) {
     const Request& request = *sequences_.at(id)->request;
-    if (request.pins.empty() && !request.names.empty()) registry_.want(needs_of(request), request.order);
+    if (request.pins.empty() && !request.sources.empty()) registry_.want(needs_of(request), request.order);
   });
   const uint64_t before = registry_.generation();
   registry_.pump();
@@ -126,7 +127,7 @@ void EngineLoop::look_at(Request& request) {
   }
 }
 
-// `adapters` beside its names.
+// `adapters` beside its sources.
 void EngineLoop::make_ready(Request& request, std::span<const Adapter* const> adapters) {
   request.ready = true;
   const Status status = prepare(request, adapters);
@@ -154,7 +155,7 @@ void EngineLoop::start_choices(Request& request) {
 // Its leases, for the step that is planned. kSkip: others are to be asked; kGone: it does
 // not wait for a step any more.
 EngineLoop::Leases EngineLoop::take_leases(Request& request) {
-  if (request.names.empty()) return Leases::kTaken;
+  if (request.sources.empty()) return Leases::kTaken;
   if (request.pins.empty()) {
     const bool on_device = tier_ != nullptr && !request.segments.empty();
     if (on_device && device_full_) return Leases::kSkip;
@@ -235,8 +236,8 @@ Result<bool> EngineLoop::have_arrived(const Request& request) {
     if (there.ok()) return false;
     const auto named = std::find_if(request.pins.begin(), request.pins.end(),
                                     [&](const AdapterPin& pin) { return pin->version == version; });
-    const std::string& name = request.names[static_cast<size_t>(named - request.pins.begin())];
-    return Error(there.error()).with_context("adapter \"" + name + "\" could not be brought to the device");
+    const std::string& label = request.labels[static_cast<size_t>(named - request.pins.begin())];
+    return Error(there.error()).with_context("adapter \"" + label + "\" could not be brought to the device");
   }
   return true;
 }
@@ -261,7 +262,7 @@ void EngineLoop::drop_unused_leases(Request& request) {
 
 // Everything that follows from prompt and adapters together.
 Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> adapters) {
-  CHECK(adapters.size() == request.names.size());
+  CHECK(adapters.size() == request.sources.size());
   std::vector<KvIdentityPart> identity;
   std::vector<AdapterClaim> claims;
   for (const Adapter* adapter : adapters) claims.push_back(registry_.claim(adapter->version));
@@ -317,11 +318,11 @@ Status EngineLoop::apply_adapters(Request& request, std::span<const Adapter* con
     request.version += digest_hex(adapter.digest).substr(0, 12);
     if (adapter.saved.any() && (adapters.size() > 1 || use.scale != 1.0f)) {
       return invalid_argument(
-          "adapter \"" + use.name +
+          "adapter \"" + request.labels[index] +
           "\" replaces whole tensors of the model, so it can neither be summed with another nor scaled");
     }
     const Status accepted = parts_.executor->accepts(adapter);
-    if (!accepted.ok()) return Error(accepted.error()).with_context("adapter \"" + use.name + "\"");
+    if (!accepted.ok()) return Error(accepted.error()).with_context("adapter \"" + request.labels[index] + "\"");
     if (use.scale == 0.0f) continue;  // adds nothing: the text is the base's
     int32_t first_position = 0;
     if (!adapter.alora_invocation.empty()) {

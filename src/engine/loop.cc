@@ -190,8 +190,7 @@ AdapterTier tier_of(AdapterState state) {
 
 AdapterStatus status_of(const RegistryView& view, int32_t waiting) {
   AdapterStatus status;
-  status.name = *view.name;
-  status.path = *view.path;
+  status.source = *view.source;
   status.tier = tier_of(view.state);
   status.bytes = view.bytes;
   status.users = view.users;
@@ -211,15 +210,17 @@ AdapterStatus status_of(const RegistryView& view, int32_t waiting) {
 }  // namespace
 
 void EngineLoop::show_adapters(AdapterBoard& board, bool wait) {
+  const auto pending = static_cast<int64_t>(adapter_changes_.size());
   registry_.take_changes(
       [this](const RegistryView& view) {
-        const auto found = waiting_by_name_.find(*view.name);
-        const int32_t waiting = found == waiting_by_name_.end() ? 0 : found->second;
-        adapter_changes_.emplace_back(*view.name, std::make_shared<const AdapterStatus>(status_of(view, waiting)));
+        const auto found = waiting_by_source_.find(view.source->id);
+        const int32_t waiting = found == waiting_by_source_.end() ? 0 : found->second;
+        adapter_changes_.emplace_back(view.source->id, std::make_shared<const AdapterStatus>(status_of(view, waiting)));
       },
       gone_);
-  // A name that is gone may be there again, so it goes first.
-  for (std::string& name : gone_) adapter_changes_.emplace(adapter_changes_.begin(), std::move(name), nullptr);
+  // What is gone may have been added again, so it goes before that.
+  for (const AdapterSourceId source : gone_)
+    adapter_changes_.emplace(adapter_changes_.begin() + pending, source, nullptr);
   gone_.clear();
   if (!adapter_changes_.empty()) board.put(adapter_changes_, wait);
 }
@@ -231,11 +232,11 @@ void EngineLoop::check_leases(const Request& request) const {
   CHECK(request.running == std::count_if(request.choices.begin(), request.choices.end(), runs));
   const bool leased = request.running > 0 || request.arriving;
   CHECK(!request.arriving || (request.ready && request.running == 0 && request.hold));
-  CHECK(request.pins.size() == (leased ? request.names.size() : 0));
+  CHECK(request.pins.size() == (leased ? request.sources.size() : 0));
   CHECK(!request.hold || leased);
   CHECK(tier_ == nullptr || request.running == 0 || request.segments.empty() || request.hold);
   CHECK((cold_.count(request.order) == 1) == !request.ready);
-  CHECK(request.claims.empty() || request.claims.size() == request.names.size());
+  CHECK(request.claims.empty() || request.claims.size() == request.sources.size());
 }
 
 void EngineLoop::check() const {

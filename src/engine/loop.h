@@ -224,8 +224,8 @@ class EngineLoop {
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;
   std::map<uint64_t, Request*> cold_;  // those that wait for adapters, by age
-  std::unordered_map<std::string, std::set<uint64_t>> cold_by_name_;
-  std::unordered_map<std::string, int32_t> waiting_by_name_;  // requests with adapters that do not run
+  std::unordered_map<AdapterSourceId, std::set<uint64_t>> cold_by_source_;
+  std::unordered_map<AdapterSourceId, int32_t> waiting_by_source_;  // requests with adapters that do not run
   // Their first mask is being made (or, preempted, the next): oldest first, behind them
   // those whose mask is dear, in the order in which it was found to be.
   std::vector<Sequence*> forming_;
@@ -265,7 +265,7 @@ class EngineLoop {
   bool computed_ = false;  // in the last turn
   int64_t pass_ns_ = 0;    // of the last step, without what comes of it
   std::vector<RegistryReply> replies_;
-  std::vector<std::string> news_, gone_;
+  std::vector<AdapterSourceId> news_, gone_;
   std::vector<AdapterBoard::Change> adapter_changes_;  // not on the board yet
   std::vector<uint64_t> to_look_at_, looked_at_;       // of cold_
   std::vector<const Adapter*> adapters_;

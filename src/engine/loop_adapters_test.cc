@@ -16,15 +16,15 @@ TEST(EngineLoopAdapters, ManyAdaptersInOneBatchGiveWhatTheyGiveAlone) {
   for (int i = 0; i < 4; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
     world.files.put("/" + name, 100 + static_cast<uint64_t>(i));
-    world.command(AdapterAction::kRegister, name, "/" + name);
+    world.command(AdapterAction::kAdd, name, "/" + name);
   }
   ids.push_back(world.submit(simple(20, 15, 1)));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"a", 1.0f}})));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"b", 1.0f}})));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"b", 0.3f}})));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"c", 0.5f}, {"d", 0.7f}})));
-  ids.push_back(world.submit(simple(20, 15, 1, {{"d", 0.7f}, {"c", 0.5f}})));
-  ids.push_back(world.submit(simple(20, 15, 2, {{"a", 1.0f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{source_of("a"), 1.0f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{source_of("b"), 1.0f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{source_of("b"), 0.3f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{source_of("c"), 0.5f}, {source_of("d"), 0.7f}})));
+  ids.push_back(world.submit(simple(20, 15, 1, {{source_of("d"), 0.7f}, {source_of("c"), 0.5f}})));
+  ids.push_back(world.submit(simple(20, 15, 2, {{source_of("a"), 1.0f}})));
   world.run();
   for (const RequestId id : ids) world.expect_oracle(id);
   EXPECT_NE(world.record(ids[0]).tokens, world.record(ids[1]).tokens);
@@ -45,8 +45,8 @@ TEST(EngineLoopAdapters, ABaseOnlyStepHasNoSegmentsThoughAdaptersAreLoaded) {
 TEST(EngineLoopAdapters, ColdAdaptersDelayOnlyTheirOwnRequests) {
   World world;
   world.files.put("/a", 11);
-  world.command(AdapterAction::kRegister, "a", "/a");
-  const RequestId cold = world.submit(simple(10, 5, 1, {{"a", 1.0f}}));
+  world.command(AdapterAction::kAdd, "a", "/a");
+  const RequestId cold = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
   const RequestId base = world.submit(simple(10, 5, 2));
   for (int i = 0; i < 20; ++i) world.turn();
   EXPECT_EQ(world.record(base).end, EndReason::kLength);
@@ -63,7 +63,7 @@ TEST(EngineLoopAdapters, ReplaceUnderTrafficKeepsTheVersionOfRunningRequests) {
   world.files.put("/a", 11);
   world.command(AdapterAction::kLoad, "a", "/a");
   world.run();
-  const RequestId old_one = world.submit(simple(10, 40, 1, {{"a", 1.0f}}));
+  const RequestId old_one = world.submit(simple(10, 40, 1, {{source_of("a"), 1.0f}}));
   for (int i = 0; i < 5; ++i) world.turn();
   world.files.put("/a", 22);
   world.command(AdapterAction::kLoad, "a", "/a", true);
@@ -72,7 +72,7 @@ TEST(EngineLoopAdapters, ReplaceUnderTrafficKeepsTheVersionOfRunningRequests) {
   world.turn();
   world.finish_load();
   world.turn();
-  const RequestId new_one = world.submit(simple(10, 40, 1, {{"a", 1.0f}}));
+  const RequestId new_one = world.submit(simple(10, 40, 1, {{source_of("a"), 1.0f}}));
   world.run();
   EXPECT_EQ(FakeFiles::content_of(world.record(old_one).first.adapter_version), 11u);
   EXPECT_EQ(FakeFiles::content_of(world.record(new_one).first.adapter_version), 22u);
@@ -82,27 +82,27 @@ TEST(EngineLoopAdapters, ReplaceUnderTrafficKeepsTheVersionOfRunningRequests) {
   EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 1000);
 }
 
-// While it is cold a request made for the old version waits for the load that replaces
-// it. It is told so, not computed; the reply to the load is there with that event or
-// before.
-TEST(EngineLoopAdapters, ARequestMadeForAReplacedVersionIsNotComputedWithTheNewOne) {
+// Each is computed with the source that it names, whatever came to replace it meanwhile.
+TEST(EngineLoopAdapters, ARequestMadeForAReplacedSourceIsNotComputedWithTheNewOne) {
   World world;
   world.files.put("/a", 11);
   world.files.put("/b", 22);
-  world.command(AdapterAction::kRegister, "a", "/a");
+  world.command(AdapterAction::kAdd, "a", "/a");
   world.run();
-  world.messages.emplace_back(AdapterCommand{100, AdapterAction::kLoad, "a", "/b", true, 2});
-  const RequestId old_one = world.submit(simple(10, 5, 1, {{"a", 1.0f, 1}}));
-  const RequestId new_one = world.submit(simple(10, 5, 1, {{"a", 1.0f, 2}}));
-  world.turn();
-  EXPECT_EQ(world.record(old_one).events, 0);
-  while (world.record(old_one).events == 0) {
+  world.command(AdapterAction::kLoad, "b", "/b", false, source_of("a"));
+  const RequestId old_one = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
+  const RequestId new_one = world.submit(simple(10, 5, 1, {{source_of("b"), 1.0f}}));
+  for (int i = 0; i < 10; ++i) {
     world.finish_load();
     world.turn();
   }
-  EXPECT_EQ(world.record(old_one).last.error.code, ErrorCode::kReplaced);
-  EXPECT_EQ(world.replies.size(), 2u);
+  world.command(AdapterAction::kDrop, "a");
+  const RequestId late = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
   world.run();
+  EXPECT_EQ(FakeFiles::content_of(world.record(old_one).first.adapter_version), 11u);
+  EXPECT_EQ(FakeFiles::content_of(world.record(new_one).first.adapter_version), 22u);
+  EXPECT_EQ(world.record(late).last.error.code, ErrorCode::kNotFound);
+  world.expect_oracle(old_one);
   world.expect_oracle(new_one);
 }
 
@@ -111,10 +111,10 @@ TEST(EngineLoopAdapters, UnloadUnderTrafficAnswersWhenTheLastUserIsDone) {
   world.files.put("/a", 11, 5000);
   world.command(AdapterAction::kLoad, "a", "/a");
   world.run();
-  const RequestId id = world.submit(simple(10, 10, 1, {{"a", 1.0f}}));
+  const RequestId id = world.submit(simple(10, 10, 1, {{source_of("a"), 1.0f}}));
   for (int i = 0; i < 3; ++i) world.turn();
-  world.command(AdapterAction::kUnload, "a");
-  const RequestId late = world.submit(simple(10, 10, 1, {{"a", 1.0f}}));
+  world.command(AdapterAction::kDrop, "a");
+  const RequestId late = world.submit(simple(10, 10, 1, {{source_of("a"), 1.0f}}));
   world.turn();
   EXPECT_EQ(world.replies.size(), 1u);
   EXPECT_EQ(world.record(late).end, EndReason::kError);
@@ -130,8 +130,8 @@ TEST(EngineLoopAdapters, AFailedLoadEndsItsRequestsWithTheReason) {
   World world;
   world.files.put("/a", 11);
   world.files.change("/a", [](FakeFiles::File& file) { file.broken = corrupt("a tensor is cut off"); });
-  world.command(AdapterAction::kRegister, "a", "/a");
-  Submit submit = simple(10, 5, 1, {{"a", 1.0f}});
+  world.command(AdapterAction::kAdd, "a", "/a");
+  Submit submit = simple(10, 5, 1, {{source_of("a"), 1.0f}});
   submit.choices = 3;
   const RequestId id = world.submit(submit);
   world.run();
@@ -151,13 +151,13 @@ TEST(EngineLoopAdapters, ActivatedLoraStartsAtTheLastInvocationAndSharesTheBaseP
   world.files.put("/a", 33);
   world.files.change("/a", [](FakeFiles::File& file) { file.invocation = {5, 6}; });
   world.invocations[33] = {5, 6};
-  world.command(AdapterAction::kRegister, "a", "/a");
+  world.command(AdapterAction::kAdd, "a", "/a");
   Submit submit = simple(60, 10, 1);
   submit.prompt[10] = submit.prompt[45] = 5;
   submit.prompt[11] = submit.prompt[46] = 6;
   world.submit(submit);  // the base writes the prefix
   world.run();
-  submit.adapters = {{"a", 1.0f}};
+  submit.adapters = {{source_of("a"), 1.0f}};
   const RequestId invoked = world.submit(submit);
   world.run();
   EXPECT_EQ(world.record(invoked).first.cached_tokens, 32);
@@ -177,13 +177,13 @@ TEST(EngineLoopAdapters, ASumWithActivatedLoraHasOneOrderWhateverTheChunks) {
     for (const char* name : {"a", "b", "c"}) {
       const uint64_t content = 30 + static_cast<uint64_t>(name[0]);
       world.files.put(std::string("/") + name, content);
-      world.command(AdapterAction::kRegister, name, std::string("/") + name);
+      world.command(AdapterAction::kAdd, name, std::string("/") + name);
     }
     world.files.change("/a", [](FakeFiles::File& file) { file.invocation = {5, 6}; });
     world.files.change("/c", [](FakeFiles::File& file) { file.invocation = {7, 8}; });
     world.invocations[30 + 'a'] = {5, 6};
     world.invocations[30 + 'c'] = {7, 8};
-    Submit submit = simple(60, 10, 1, {{"a", 1.0f}, {"b", 0.5f}, {"c", 0.25f}});
+    Submit submit = simple(60, 10, 1, {{source_of("a"), 1.0f}, {source_of("b"), 0.5f}, {source_of("c"), 0.25f}});
     submit.prompt[45] = 5;
     submit.prompt[46] = 6;
     submit.prompt[20] = 7;

@@ -41,15 +41,15 @@ TEST(EngineLoopEnds, RefusalsNameTheReason) {
   world.files.put("/a", 11);
   world.files.put("/s", 12);
   world.files.change("/s", [](FakeFiles::File& file) { file.saved_tensors = true; });
-  world.command(AdapterAction::kRegister, "a", "/a");
-  world.command(AdapterAction::kRegister, "s", "/s");
-  const RequestId unknown = world.submit(simple(10, 5, 1, {{"nobody", 1.0f}}));
-  const RequestId summed = world.submit(simple(10, 5, 1, {{"a", 1.0f}, {"s", 1.0f}}));
-  const RequestId scaled = world.submit(simple(10, 5, 1, {{"s", 0.5f}}));
+  world.command(AdapterAction::kAdd, "a", "/a");
+  world.command(AdapterAction::kAdd, "s", "/s");
+  const RequestId unknown = world.submit(simple(10, 5, 1, {{source_of("nobody"), 1.0f}}));
+  const RequestId summed = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}, {source_of("s"), 1.0f}}));
+  const RequestId scaled = world.submit(simple(10, 5, 1, {{source_of("s"), 0.5f}}));
   Submit foreign = simple(10, 5, 1);
   foreign.prompt[3] = kVocab;
   const RequestId token = world.submit(foreign);
-  const RequestId fine = world.submit(simple(10, 5, 1, {{"s", 1.0f}}));
+  const RequestId fine = world.submit(simple(10, 5, 1, {{source_of("s"), 1.0f}}));
   world.run();
   EXPECT_EQ(world.record(unknown).last.error.code, ErrorCode::kNotFound);
   EXPECT_EQ(world.record(summed).last.error.code, ErrorCode::kInvalidArgument);
@@ -156,11 +156,11 @@ TEST(EngineLoopEnds, AChangeOfTheBudgetThatFailsAsksWhetherAnythingCanBeComputed
 TEST(EngineLoopEnds, ALostDeviceEndsEveryRequestNowAndLater) {
   World world({.max_sequences = 2});
   world.files.put("/a", 11);
-  world.command(AdapterAction::kRegister, "a", "/a");
+  world.command(AdapterAction::kAdd, "a", "/a");
   Submit two = simple(10, 5, 1);
   two.choices = 2;
   const std::vector<RequestId> ids = {world.submit(two), world.submit(simple(10, 5, 2)),
-                                      world.submit(simple(10, 5, 3, {{"a", 1.0f}}))};
+                                      world.submit(simple(10, 5, 3, {{source_of("a"), 1.0f}}))};
   world.turn();
   EXPECT_TRUE(world.loop->health().ok());
   world.executor.lost = true;
@@ -175,7 +175,7 @@ TEST(EngineLoopEnds, ALostDeviceEndsEveryRequestNowAndLater) {
   EXPECT_EQ(world.loop->health().error().code, ErrorCode::kUnavailable);
   const int64_t steps = world.executor.steps;
   const RequestId later = world.submit(simple(10, 5, 4));
-  const RequestId with_adapter = world.submit(simple(10, 5, 4, {{"a", 1.0f}}));
+  const RequestId with_adapter = world.submit(simple(10, 5, 4, {{source_of("a"), 1.0f}}));
   world.run();
   expect_lost(later);
   expect_lost(with_adapter);
@@ -190,10 +190,11 @@ TEST(EngineLoopEnds, ALostDeviceEndsEveryRequestNowAndLater) {
 TEST(EngineLoopEnds, CancelFreesInEveryState) {
   World world({.blocks = 10, .max_sequences = 3});
   world.files.put("/a", 11);
-  world.command(AdapterAction::kRegister, "a", "/a");
+  world.command(AdapterAction::kAdd, "a", "/a");
   std::vector<RequestId> ids;
   for (int i = 0; i < 6; ++i) {
-    Submit submit = simple(30, 50, i, i % 2 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{});
+    Submit submit =
+        simple(30, 50, i, i % 2 ? std::vector<AdapterUse>{{source_of("a"), 1.0f}} : std::vector<AdapterUse>{});
     submit.choices = 1 + i % 3;
     ids.push_back(world.submit(submit));
   }
@@ -288,9 +289,10 @@ TEST(EngineLoopEnds, CancelOfOneChoiceLeavesItsSiblings) {
 TEST(EngineLoopEnds, EndAllEndsEverythingOnce) {
   World world({.max_sequences = 2});
   world.files.put("/a", 11);
-  world.command(AdapterAction::kRegister, "a", "/a");
+  world.command(AdapterAction::kAdd, "a", "/a");
   for (int i = 0; i < 6; ++i)
-    world.submit(simple(20, 50, i, i == 3 ? std::vector<AdapterUse>{{"a", 1.0f}} : std::vector<AdapterUse>{}));
+    world.submit(
+        simple(20, 50, i, i == 3 ? std::vector<AdapterUse>{{source_of("a"), 1.0f}} : std::vector<AdapterUse>{}));
   world.command(AdapterAction::kPin, "a");
   for (int i = 0; i < 4; ++i) world.turn();
   EngineOutput output;

@@ -23,19 +23,19 @@ int32_t users(const World& world) {
 
 int32_t users_of(const World& world, const std::string& name) {
   for (const AdapterStatus& adapter : world.stats().adapters)
-    if (adapter.name == name) return adapter.users;
+    if (adapter.source.label == name) return adapter.users;
   return -1;
 }
 
 bool in_memory(const World& world, const std::string& name) {
   for (const AdapterStatus& adapter : world.stats().adapters)
-    if (adapter.name == name) return adapter.tier == AdapterTier::kResident;
+    if (adapter.source.label == name) return adapter.tier == AdapterTier::kResident;
   return false;
 }
 
 void add(World& world, const std::string& name, uint64_t content, int64_t bytes = 1000) {
   world.files.put("/" + name, content, bytes);
-  world.command(AdapterAction::kRegister, name, "/" + name);
+  world.command(AdapterAction::kAdd, name, "/" + name);
 }
 
 void turns(World& world, int count) {
@@ -61,7 +61,7 @@ TEST(EngineLoopLeases, AThousandQueuedRequestsOverAThousandAdaptersHoldNothing) 
   for (int i = 0; i < kCount; ++i) {
     const std::string name = "a" + std::to_string(i);
     add(world, name, 100 + static_cast<uint64_t>(i));
-    ids.push_back(world.submit(simple(20, 3, i, {{name, 1.0f}})));
+    ids.push_back(world.submit(simple(20, 3, i, {{source_of(name), 1.0f}})));
   }
   int at_once = 0;
   for (int turn = 0; turn < 20000 && !(world.loop->idle() && world.jobs.empty() && world.messages.empty()); ++turn) {
@@ -86,7 +86,7 @@ TEST(EngineLoopLeases, WhoWaitsForASlotHoldsNothingThoughItsAdapterIsThere) {
   world.command(AdapterAction::kLoad, "a", "/a");
   world.run();
   std::vector<RequestId> ids;
-  for (int i = 0; i < 20; ++i) ids.push_back(world.submit(simple(30, 20, i, {{"a", 1.0f}})));
+  for (int i = 0; i < 20; ++i) ids.push_back(world.submit(simple(30, 20, i, {{source_of("a"), 1.0f}})));
   turns(world, 10);
   EXPECT_EQ(world.stats().waiting, 19);
   EXPECT_EQ(world.stats().adapters.at(0).waiting, 19);
@@ -102,7 +102,7 @@ TEST(EngineLoopLeases, PreemptionDropsThemAndTheTextGoesOnUnchanged) {
   setup.device_bytes = 1 << 20;
   World world(setup);
   add(world, "a", 11);
-  const RequestId id = world.submit(simple(30, 40, 1, {{"a", 1.0f}}));
+  const RequestId id = world.submit(simple(30, 40, 1, {{source_of("a"), 1.0f}}));
   for (int i = 0; i < 100 && world.record(id).tokens.size() < 5; ++i) {
     world.turn();
     if (!world.loop->idle()) continue;
@@ -132,10 +132,10 @@ struct LeftMeanwhile {
     world = std::make_unique<World>(setup);
     add(*world, "a", 11, 40'000);
     add(*world, "b", 22, 40'000);
-    begun = world->submit(simple(30, 40, 1, {{"a", 1.0f}}));
+    begun = world->submit(simple(30, 40, 1, {{source_of("a"), 1.0f}}));
     run_until(*world, begun, 5);
     world->hold(begun, true);
-    const RequestId other = world->submit(simple(30, 5, 2, {{"b", 1.0f}}));
+    const RequestId other = world->submit(simple(30, 5, 2, {{source_of("b"), 1.0f}}));
     world->run();
     world->expect_oracle(other);
     EXPECT_FALSE(in_memory(*world, "a"));
@@ -158,7 +158,7 @@ TEST(EngineLoopLeases, WhatHasBegunNeverGoesOnWithAnotherVersion) {
   const LeftMeanwhile left;
   World& world = *left.world;
   world.files.put("/a", 33, 40'000);
-  const RequestId fresh = world.submit(simple(30, 10, 3, {{"a", 1.0f}}));
+  const RequestId fresh = world.submit(simple(30, 10, 3, {{source_of("a"), 1.0f}}));
   world.hold(left.begun, false);
   world.run();
   EXPECT_EQ(world.record(left.begun).end, EndReason::kError);
@@ -172,7 +172,7 @@ TEST(EngineLoopLeases, WhatHasBegunNeverGoesOnWithAnotherVersion) {
 TEST(EngineLoopLeases, AReplacedVersionStaysForThoseThatWaitWithIt) {
   World world;
   add(world, "a", 11);
-  const RequestId begun = world.submit(simple(30, 40, 1, {{"a", 1.0f}}));
+  const RequestId begun = world.submit(simple(30, 40, 1, {{source_of("a"), 1.0f}}));
   run_until(world, begun, 5);
   world.hold(begun, true);
   world.turn();
@@ -180,7 +180,7 @@ TEST(EngineLoopLeases, AReplacedVersionStaysForThoseThatWaitWithIt) {
   world.command(AdapterAction::kLoad, "a", "/a", true);
   world.run();
   EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 2000);
-  const RequestId fresh = world.submit(simple(30, 10, 3, {{"a", 1.0f}}));
+  const RequestId fresh = world.submit(simple(30, 10, 3, {{source_of("a"), 1.0f}}));
   world.run();
   EXPECT_EQ(FakeFiles::content_of(world.record(fresh).first.adapter_version), 33u);
   world.hold(begun, false);
@@ -200,9 +200,9 @@ TEST(EngineLoopLeases, QueuedRequestsAreServedThoughTheirAdapterIsUnloaded) {
   world.run();
   const size_t before = world.replies.size();
   std::vector<RequestId> ids;
-  for (int i = 0; i < 3; ++i) ids.push_back(world.submit(simple(20, 10, i, {{"a", 1.0f}})));
+  for (int i = 0; i < 3; ++i) ids.push_back(world.submit(simple(20, 10, i, {{source_of("a"), 1.0f}})));
   turns(world, 3);
-  world.command(AdapterAction::kUnload, "a");
+  world.command(AdapterAction::kDrop, "a");
   turns(world, 3);
   EXPECT_EQ(world.replies.size(), before) << "some still wait with it";
   world.run();
@@ -224,8 +224,8 @@ TEST(EngineLoopLeases, WhatAnOlderRequestWaitsWithDoesNotLeaveForAYoungerOne) {
   world.command(AdapterAction::kLoad, "a", "/a");
   world.run();
   const RequestId runs = world.submit(simple(20, 30, 1));
-  const RequestId waits = world.submit(simple(20, 5, 2, {{"a", 1.0f}}));
-  const RequestId younger = world.submit(simple(20, 5, 3, {{"b", 1.0f}}));
+  const RequestId waits = world.submit(simple(20, 5, 2, {{source_of("a"), 1.0f}}));
+  const RequestId younger = world.submit(simple(20, 5, 3, {{source_of("b"), 1.0f}}));
   for (int i = 0; i < 20; ++i) {
     world.turn();
     world.finish_load();
@@ -250,9 +250,9 @@ TEST(EngineLoopLeases, ManyColdRequestsHoldNobodyUp) {
   for (int i = 0; i < 300; ++i) {
     const std::string name = "cold" + std::to_string(i);
     add(world, name, 100 + static_cast<uint64_t>(i));
-    world.submit(simple(10, 2, i, {{name, 1.0f}}));
+    world.submit(simple(10, 2, i, {{source_of(name), 1.0f}}));
   }
-  const RequestId warm = world.submit(simple(10, 5, 1, {{"there", 1.0f}}));
+  const RequestId warm = world.submit(simple(10, 5, 1, {{source_of("there"), 1.0f}}));
   const RequestId base = world.submit(simple(10, 5, 2));
   turns(world, 20);
   world.expect_oracle(warm);
@@ -276,11 +276,12 @@ TEST(EngineLoopLeases, ManyThatWaitForTheDeviceHoldNobodyUp) {
     world.turn();
     world.finish_load();
   }
-  const RequestId arriving = world.submit(simple(10, 5, 1, {{"a", 1.0f}}));
+  const RequestId arriving = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
   world.turn();
   ASSERT_EQ(world.executor.tier->holds(), 1);
   std::vector<RequestId> lacking;
-  for (int i = 0; i < 2 * Admission::kOffersMax; ++i) lacking.push_back(world.submit(simple(10, 2, i, {{"b", 1.0f}})));
+  for (int i = 0; i < 2 * Admission::kOffersMax; ++i)
+    lacking.push_back(world.submit(simple(10, 2, i, {{source_of("b"), 1.0f}})));
   const RequestId base = world.submit(simple(10, 5, 2));
   turns(world, 10);
   EXPECT_EQ(world.record(arriving).events, 0) << "its upload has not ended";
@@ -325,7 +326,8 @@ std::string said(uint64_t seed) {
   for (int step = 0; step < 600; ++step) {
     if (random.below(5) == 0) {
       std::vector<AdapterUse> adapters;
-      if (random.below(3) != 0) adapters.push_back({std::string(1, static_cast<char>('a' + random.below(5))), 1.0f});
+      if (random.below(3) != 0)
+        adapters.push_back({source_of(std::string(1, static_cast<char>('a' + random.below(5)))), 1.0f});
       Submit submit = simple(1 + static_cast<int>(random.below(80)), 1 + static_cast<int>(random.below(20)),
                              static_cast<int>(random.below(4)), std::move(adapters));
       submit.sampling.temperature = 0.8f;

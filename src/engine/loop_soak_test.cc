@@ -28,11 +28,12 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
   for (int i = 0; i < 2; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
     world.files.put("/" + name, 100 + static_cast<uint64_t>(i));
-    world.command(AdapterAction::kRegister, name, "/" + name);
+    world.command(AdapterAction::kAdd, name, "/" + name);
   }
   for (int i = 0; i < 8; ++i) {
-    Submit submit = repeating(20, 380, i, drafts ? std::vector<TokenId>{3, 4, 5} : std::vector<TokenId>{},
-                              i < 2 ? std::vector<AdapterUse>{} : std::vector<AdapterUse>{{i % 2 ? "a" : "b", 0.5f}});
+    Submit submit =
+        repeating(20, 380, i, drafts ? std::vector<TokenId>{3, 4, 5} : std::vector<TokenId>{},
+                  i < 2 ? std::vector<AdapterUse>{} : std::vector<AdapterUse>{{source_of(i % 2 ? "a" : "b"), 0.5f}});
     submit.sampling.top_k = i % 3 == 0 ? 5 : 0;
     submit.sampling.top_p = i % 3 == 1 ? 0.9f : 1.0f;
     submit.sampling.repetition_penalty = i % 2 ? 1.1f : 1.0f;
@@ -101,7 +102,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     for (int i = 0; i < 5; ++i) {
       const std::string name(1, static_cast<char>('a' + i));
       put(name);
-      world.command(AdapterAction::kRegister, name, "/" + name);
+      world.command(AdapterAction::kAdd, name, "/" + name);
     }
     std::map<RequestId, bool> disturbed;  // may end with an error or cancelled
     bool step_failed = false;
@@ -124,7 +125,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
               submit.sampling.logit_bias.emplace_back(static_cast<TokenId>(random.below(6)), 50.0f);
           }
           for (auto count = random.below(3); count > 0; --count)
-            submit.adapters.push_back({name_of(), random.below(2) ? 1.0f : 0.5f});
+            submit.adapters.push_back({source_of(name_of()), random.below(2) ? 1.0f : 0.5f});
           world.submit(submit);
           break;
         }
@@ -143,8 +144,8 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
         }
         case 4: {
           const std::string name = name_of();
-          world.command(AdapterAction::kUnload, name);
-          if (random.below(3) != 0) world.command(AdapterAction::kRegister, name, "/" + name);
+          world.command(AdapterAction::kDrop, name);
+          if (random.below(3) != 0) world.command(AdapterAction::kAdd, name, "/" + name);
           break;
         }
         case 5:
@@ -194,7 +195,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     seen.choosing += world.executor.chosen > 0 && world.executor.not_chosen > 0;
     EXPECT_EQ(world.replies.size(), world.tickets);
     world.expect_nothing_held();
-    for (int i = 0; i < 5; ++i) world.command(AdapterAction::kUnload, std::string(1, static_cast<char>('a' + i)));
+    for (int i = 0; i < 5; ++i) world.command(AdapterAction::kDrop, std::string(1, static_cast<char>('a' + i)));
     world.run();
     EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
   }

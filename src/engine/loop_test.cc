@@ -94,8 +94,8 @@ TEST(EngineLoop, AFullPromptHitStillComputesTheLastToken) {
 TEST(EngineLoop, SaltAndScaleNeverShareAPrefix) {
   World world;
   world.files.put("/a", 11);
-  world.command(AdapterAction::kRegister, "a", "/a");
-  Submit submit = simple(40, 4, 1, {{"a", 1.0f}});
+  world.command(AdapterAction::kAdd, "a", "/a");
+  Submit submit = simple(40, 4, 1, {{source_of("a"), 1.0f}});
   world.submit(submit);
   world.run();
   submit.adapters[0].scale = 0.5f;
@@ -124,11 +124,11 @@ TEST(EngineLoop, AShrinkingKvCachePreemptsTheYoungestAndLosesNothing) {
   World world({.blocks = 48, .blocks_max = 64, .step_tokens = 64, .max_model_len = 160});
   for (const char* name : {"a", "b"}) {
     world.files.put(std::string("/") + name, 100 + static_cast<uint64_t>(name[0]));
-    world.command(AdapterAction::kRegister, name, std::string("/") + name);
+    world.command(AdapterAction::kAdd, name, std::string("/") + name);
   }
   std::vector<RequestId> ids;
   for (int i = 0; i < 6; ++i)
-    ids.push_back(world.submit(simple(40, 100, i, {{i % 2 == 0 ? "a" : "b", i % 3 == 0 ? 1.0f : 0.5f}})));
+    ids.push_back(world.submit(simple(40, 100, i, {{source_of(i % 2 == 0 ? "a" : "b"), i % 3 == 0 ? 1.0f : 0.5f}})));
   for (int i = 0; i < 30; ++i) {
     world.turn();
     world.finish_load();
@@ -275,10 +275,10 @@ TEST(EngineLoop, MaxTokensZeroWithPromptLogprobsGeneratesNothing) {
 TEST(EngineLoop, EmbeddingsOfLastAndMeanRow) {
   World world({.step_tokens = 16});
   world.files.put("/a", 11);
-  world.command(AdapterAction::kRegister, "a", "/a");
+  world.command(AdapterAction::kAdd, "a", "/a");
   for (const bool adapted_text : {false, true}) {
     Submit submit = simple(50, 0, 6);
-    if (adapted_text) submit.adapters = {{"a", 0.5f}};
+    if (adapted_text) submit.adapters = {{source_of("a"), 0.5f}};
     const auto chain =
         hash_chain(submit.prompt, adapted_text ? std::vector<FakeUse>{{11, 0.5f, 0}} : std::vector<FakeUse>{});
     submit.pooling = Pooling::kLast;

@@ -75,20 +75,20 @@ struct Request {
   uint64_t order = 0;
   uint64_t since = 0;  // the registry's serial at arrival
   int64_t arrived_ns = 0;
-  bool ready = false;                // what it computes with is known, and was in memory then
-  bool started = false;              // its choices have begun to wait
-  bool used = false;                 // its adapters' uses are counted
-  bool counted = false;              // among those that wait with its adapters
-  bool held = false;                 // Engine::hold
-  bool lacks = false;                // its turn came, but its adapters have no place yet
-  bool arriving = false;             // what `hold` holds is on its way to the device
-  int32_t running = 0;               // of its choices: those that have pins and hold
-  bool queued = true;                // counts against max_queued: nothing of it was admitted yet
-  std::vector<std::string> names;    // of the adapters, in the request's order
-  std::vector<uint64_t> texts;       // beside names: AdapterUse::texts
-  std::vector<AdapterClaim> claims;  // beside names: the versions it was made ready for
-  std::vector<AdapterPin> pins;      // beside names; only while choices run, or `hold` arrives
-  AdapterHold hold;                  // of those that are applied, on the device
+  bool ready = false;                    // what it computes with is known, and was in memory then
+  bool started = false;                  // its choices have begun to wait
+  bool used = false;                     // its adapters' uses are counted
+  bool counted = false;                  // among those that wait with its adapters
+  bool held = false;                     // Engine::hold
+  bool lacks = false;                    // its turn came, but its adapters have no place yet
+  bool arriving = false;                 // what `hold` holds is on its way to the device
+  int32_t running = 0;                   // of its choices: those that have pins and hold
+  bool queued = true;                    // counts against max_queued: nothing of it was admitted yet
+  std::vector<AdapterSourceId> sources;  // of the adapters, in the request's order
+  std::vector<std::string> labels;       // beside sources, for sentences
+  std::vector<AdapterClaim> claims;      // beside sources: the versions it was made ready for
+  std::vector<AdapterPin> pins;          // beside sources; only while choices run, or `hold` arrives
+  AdapterHold hold;                      // of those that are applied, on the device
   std::vector<SeqAdapter> segments;  // what is applied, by first position: scale 0 and never activated ones left out
   std::optional<AdapterVersionId> saved;  // the version whose full tensors are read; alone: those are never summed
   int32_t saved_first_position = 0;

@@ -44,7 +44,7 @@ EngineStats run_both(const std::vector<Submit>& requests, const WorldOptions& se
   World plain(setup), guesses(guessing(setup));
   for (World* world : {&plain, &guesses}) {
     world->files.put("/a", 11);
-    world->command(AdapterAction::kRegister, "a", "/a");
+    world->command(AdapterAction::kAdd, "a", "/a");
     world->submit_all(requests);
     world->run();
     for (const auto& [id, submit] : world->submits) {
@@ -142,7 +142,7 @@ TEST(Speculation, LogprobsChoicesAndAdapters) {
     submit.sampling.logprobs = salt;
     submit.prompt_logprobs = salt % 2 == 0;
     submit.choices = 1 + salt % 3;
-    if (salt % 2 == 1) submit.adapters = {{"a", 0.5f}};
+    if (salt % 2 == 1) submit.adapters = {{source_of("a"), 0.5f}};
     requests.push_back(submit);
   }
   run_both(requests, {.step_tokens = 40});  // prompts in chunks
@@ -318,8 +318,8 @@ TEST(Gathering, WaitsForAdaptersOnTheirWay) {
   const int64_t steps = world.executor.steps;
   for (const std::string name : {"a", "b"}) {
     world.files.put("/" + name, name == "a" ? 11 : 12);
-    world.command(AdapterAction::kRegister, name, "/" + name);
-    world.submit(simple(10, 3, 1, {{name, 1.0f}}));
+    world.command(AdapterAction::kAdd, name, "/" + name);
+    world.submit(simple(10, 3, 1, {{source_of(name), 1.0f}}));
   }
   EngineOutput output;
   const auto look = [&] {

@@ -11,11 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "adapters/source_test_util.h"
 #include "base/check.h"
 #include "engine/loop.h"
 
 namespace loralei {
 namespace {
+
+using testing_support::source_of;
+using testing_support::spec_of;
 
 constexpr int kVocab = 64, kPrompt = 32, kOutput = 4000;
 
@@ -107,9 +111,9 @@ void measure(const Case& one, int turns) {
   for (int i = 0; i < 100; ++i) turn();
   for (int32_t i = 0; i < one.cold; ++i) {
     const std::string name = "a" + std::to_string(i % 1000);
-    if (i < 1000) messages.emplace_back(AdapterCommand{1, AdapterAction::kRegister, name, "/" + name});
+    if (i < 1000) messages.emplace_back(AdapterCommand{1, AdapterAction::kAdd, spec_of(name, "/" + name)});
     Submit submit = request(++id, 10);
-    submit.adapters.push_back({name, 1.0f});
+    submit.adapters.push_back({source_of(name), 1.0f});
     arrive(std::move(submit));
   }
   for (int32_t i = 0; i < one.waiting; ++i) arrive(request(++id, 10));

@@ -60,8 +60,7 @@ Status validate_submit(const Submit& submit, const SubmitLimits& limits) {
                             " adapters can be summed in one request");
   }
   for (const AdapterUse& use : submit.adapters) {
-    if (!std::isfinite(use.scale))
-      return invalid_argument("the scale of adapter \"" + use.name + "\" is not a finite number");
+    if (!std::isfinite(use.scale)) return invalid_argument("the scale of an adapter is not a finite number");
   }
   for (const TokenId token : submit.prompt) {
     if (token < 0) return invalid_argument("the prompt holds the token id " + std::to_string(token));

@@ -91,7 +91,7 @@ void AdapterChecks::work() {
 
 void AdapterChecks::look_at(const CatalogueEntry& adapter, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
-  const Status status = engine_.check_adapter(adapter.name, adapter.path);
+  const Status status = engine_.check_adapter({adapter.source, adapter.name, adapter.path});
   lock.lock();
   if (!status.ok()) {
     if (state_.broken++ < kNamed) {

@@ -11,7 +11,7 @@ namespace {
 std::vector<CatalogueEntry> named(std::initializer_list<const char*> names) {
   std::vector<CatalogueEntry> entries;
   for (const char* name : names)
-    entries.push_back({name, std::string("/") + name, "", AdapterOrigin::kDirectory, 0, 0});
+    entries.push_back({name, std::string("/") + name, "", AdapterOrigin::kDirectory, 0, {}, nullptr});
   return entries;
 }
 
@@ -24,7 +24,8 @@ TEST(AdapterChecks, EveryAdapterIsLookedAtOnceAndBrokenOnesAreTold) {
   AdapterChecks checks(engine, clock, log);
   EXPECT_TRUE(checks.wait(0).complete()) << "nothing was begun";
   std::vector<CatalogueEntry> entries = named({"broken"});
-  for (int i = 0; i < 100; ++i) entries.push_back({"a" + std::to_string(i), "/a", "", AdapterOrigin::kHttp, 0, 0});
+  for (int i = 0; i < 100; ++i)
+    entries.push_back({"a" + std::to_string(i), "/a", "", AdapterOrigin::kHttp, 0, {}, nullptr});
   checks.begin(entries);
   const AdapterChecks::State state = checks.wait(kLongMs);
   EXPECT_TRUE(state.complete());
@@ -47,7 +48,7 @@ TEST(AdapterChecks, TheFirstTwentyAreNamedAndTheRestCounted) {
   AdapterChecks checks(engine, clock, log);
   std::vector<CatalogueEntry> entries;
   for (int i = 0; i < 50; ++i) {
-    entries.push_back({"a" + std::to_string(i), "/broken", "", AdapterOrigin::kDirectory, 0, 0});
+    entries.push_back({"a" + std::to_string(i), "/broken", "", AdapterOrigin::kDirectory, 0, {}, nullptr});
   }
   checks.begin(entries);
   const AdapterChecks::State state = checks.wait(kLongMs);
@@ -92,7 +93,7 @@ TEST(AdapterChecks, StoppingLeavesWhatWasNotBegun) {
   AdapterChecks checks(engine, clock, log);
   std::vector<CatalogueEntry> entries;
   for (int i = 0; i < 1000; ++i)
-    entries.push_back({"a" + std::to_string(i), "/a", "", AdapterOrigin::kDirectory, 0, 0});
+    entries.push_back({"a" + std::to_string(i), "/a", "", AdapterOrigin::kDirectory, 0, {}, nullptr});
   checks.begin(entries);
   const AdapterChecks::State state = checks.wait(10);
   EXPECT_FALSE(state.complete());

@@ -43,17 +43,20 @@ const char* state_name(AdapterTier tier) {
 Status AdapterService::add(const std::string& name, const std::string& path, AdapterOrigin origin,
                            const std::string& root) {
   TRY(check_adapter_name(name, options_.model_names));
-  if (auto known = catalogue_.find(name); known && known->path != path) {
+  if (auto known = catalogue_.find(name); known) {
+    if (known->path == path) return {};
     return invalid_argument("two adapters are named '" + name + "': " + known->path + " and " + path +
                             "; give one another name");
   }
+  CatalogueEntry entry{name, path, root, origin, std::time(nullptr), catalogue_.new_source(), nullptr};
   // The engine's answer; shared, because it may come after a broken promise's time.
   auto answer = std::make_shared<std::promise<Status>>();
   auto future = answer->get_future();
-  TRY(context_.dispatcher.command({0, AdapterAction::kRegister, name, path, false},
+  TRY(context_.dispatcher.command({0, AdapterAction::kAdd, source_spec(entry)},
                                   [answer](const CommandReply& reply) { answer->set_value(reply.status); }));
   TRY(future.get());
-  return catalogue_.add({name, path, root, origin, std::time(nullptr), 0}, false);
+  entry.keep = sources_->keep(entry.source);
+  return catalogue_.add(std::move(entry));
 }
 
 AdapterService::Rescan AdapterService::rescan() {
@@ -94,41 +97,41 @@ void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& r
   }
   if (const Status status = check_adapter_name(request.name, names); !status.ok())
     return reply->refuse(vllm_error(400, status.error().message));
-  CatalogueEntry entry{request.name, place->path, place->root, AdapterOrigin::kHttp, std::time(nullptr), 0};
+  CatalogueEntry entry{request.name, place->path, place->root, AdapterOrigin::kHttp, std::time(nullptr), {}, nullptr};
   auto text = texts_.read(entry);
   if (!text.ok()) return reply->refuse(vllm_error_of(text.error()));
-  const std::lock_guard lock(order_);
   // What a scan registered is not loaded yet: loading it by hand is no conflict, as long
   // as it is the same adapter.
-  const auto known = catalogue_.find(request.name);
+  auto known = catalogue_.find(request.name);
   const bool same = known && known->path == place->path && known->origin == AdapterOrigin::kDirectory;
   if (known && !request.load_inplace && !same) {
     return reply->refuse(
         vllm_error(400, "The lora adapter '" + request.name +
                             "' has already been loaded. To replace it in place, set 'load_inplace' to true."));
   }
-  // Chosen before the engine has it: a request made with the texts of another version
-  // is told so there.
-  entry.generation = catalogue_.new_generation();
-  load_resolved(std::move(reply), std::move(entry), std::move(*text), known.has_value(), request.load_inplace || same,
-                request.pinned);
+  load_resolved(std::move(reply), std::move(entry), std::move(*text), std::move(known), request.pinned);
 }
 
+// The same files with the same texts are the same source, loaded again: whoever was made
+// for it is right with either version.
 void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry,
-                                   std::shared_ptr<const TextModel> text, bool known, bool in_place, bool pinned) {
-  AdapterCommand command{0, AdapterAction::kLoad, entry.name, entry.path, in_place, text->number()};
-  auto done = [this, reply, entry, text, known, pinned](const CommandReply& answer) {
+                                   std::shared_ptr<const TextModel> text, std::optional<CatalogueEntry> replaced,
+                                   bool pinned) {
+  AdapterCommand command{0, AdapterAction::kLoad, {}};
+  if (replaced && replaced->path == entry.path && texts_.goes_with(replaced->source, *text)) {
+    entry.source = replaced->source;
+    entry.keep = replaced->keep;
+    command.reload = true;
+  } else {
+    entry.source = catalogue_.new_source();
+    if (replaced) command.replaces = replaced->source;
+  }
+  command.source = source_spec(entry);
+  auto done = [this, reply, entry, text, in_place = replaced.has_value(), pinned](const CommandReply& answer) {
     if (!answer.status.ok()) return reply->refuse(vllm_error_of(answer.status.error()));
-    {
-      const std::lock_guard lock(order_);
-      if (known && !catalogue_.find(entry.name)) {  // the engine was told to forget it after this command
-        return reply->refuse(
-            vllm_error(404, "The lora adapter '" + entry.name + "' was unloaded while it was loaded."));
-      }
-      texts_.put(entry, text);
-      if (const Status status = catalogue_.add(entry, true); !status.ok())
-        return reply->refuse(vllm_error_of(status.error()));
-    }
+    texts_.put(entry, text);
+    if (const Status status = list_loaded(entry, in_place); !status.ok())
+      return reply->refuse(vllm_error_of(status.error()));
     context_.log.event(LogLevel::kInfo, "adapter loaded over HTTP",
                        {{"adapter", entry.name}, {"path", entry.path}, {"version", answer.version}});
     const auto loaded = [reply, name = entry.name](const CommandReply& last) {
@@ -136,29 +139,36 @@ void AdapterService::load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry 
       reply->text(200, lora_loaded_text(name));
     };
     if (!pinned) return loaded(answer);
-    const Status status = context_.dispatcher.command({0, AdapterAction::kPin, entry.name, entry.path, false}, loaded);
+    const Status status = context_.dispatcher.command({0, AdapterAction::kPin, source_spec(entry)}, loaded);
     if (!status.ok()) reply->refuse(vllm_error_of(status.error()));
   };
   const Status status = context_.dispatcher.command(std::move(command), std::move(done));
   if (!status.ok()) reply->refuse(vllm_error_of(status.error()));
 }
 
+// From now on its name means this source. The one before is dropped with its last keep.
+Status AdapterService::list_loaded(const CatalogueEntry& entry, bool in_place) {
+  CatalogueEntry listed = entry;
+  if (listed.keep == nullptr) listed.keep = sources_->keep(listed.source);
+  if (!in_place) return catalogue_.add(std::move(listed));
+  if (catalogue_.replace(std::move(listed))) return {};
+  return not_found("The lora adapter '" + entry.name + "' was unloaded while it was loaded.");
+}
+
 bool AdapterService::forget(const std::string& name, Dispatcher::ReplyCallback done, Status& told) {
-  const std::lock_guard lock(order_);
   const auto entry = catalogue_.find(name);
-  if (!entry) return false;
-  catalogue_.remove(name);
-  texts_.forget(name);
+  if (!entry || !catalogue_.remove(name)) return false;
   const auto unloaded = [this, name, done = std::move(done)](const CommandReply& answer) {
     if (answer.status.ok())
       context_.log.event(LogLevel::kInfo, "adapter unloaded", {{"adapter", name}, {"bytes_freed", answer.bytes_freed}});
     done(answer);
   };
-  told = context_.dispatcher.command({0, AdapterAction::kUnload, name, "", false}, unloaded);
+  told = sources_->drop(source_spec(*entry), unloaded);
   if (!told.ok()) {
-    (void)catalogue_.add(*entry, false);  // the engine has it still
+    (void)catalogue_.add(*entry);  // the engine has it still
     return true;
   }
+  texts_.forget(entry->source);
   context_.metrics.adapter_gone(name);
   if (defaults_.hold(name)) {
     context_.log.event(LogLevel::kWarning, "default adapter unloaded", {{"adapter", name}},
@@ -204,10 +214,11 @@ void AdapterService::remove(std::shared_ptr<Reply> reply, const std::string& nam
 }
 
 void AdapterService::pin(std::shared_ptr<Reply> reply, const std::string& name, bool pinned) {
-  if (!catalogue_.find(name)) return reply->refuse(no_such_adapter(name));
+  const auto entry = catalogue_.find(name);
+  if (!entry) return reply->refuse(no_such_adapter(name));
   const AdapterAction action = pinned ? AdapterAction::kPin : AdapterAction::kUnpin;
   const Status status =
-      context_.dispatcher.command({0, action, name, "", false}, [reply, name, pinned](const CommandReply& answer) {
+      context_.dispatcher.command({0, action, source_spec(*entry)}, [reply, name, pinned](const CommandReply& answer) {
         if (!answer.status.ok()) return reply->refuse(to_api_error(answer.status.error()));
         JsonOut out;
         out.begin_object()
@@ -224,10 +235,7 @@ void AdapterService::pin(std::shared_ptr<Reply> reply, const std::string& name, 
 }
 
 void AdapterService::set_defaults(Reply& reply, const LoraScalesRequest& request) {
-  Parsed<std::vector<AdapterRef>> set = [&] {
-    const std::lock_guard lock(order_);  // places are those of now
-    return defaults_.set(request.adapters, catalogue_);
-  }();
+  Parsed<std::vector<AdapterRef>> set = defaults_.set(request.adapters, catalogue_.list());  // places are those of now
   if (!set.ok()) return reply.refuse(set.error());
   context_.metrics.default_adapters_set();
   std::string names;
@@ -241,19 +249,28 @@ void AdapterService::set_defaults(Reply& reply, const LoraScalesRequest& request
   reply.json(200, R"({"success":true})");
 }
 
+EngineStats AdapterService::stats() const {
+  EngineStats stats = context_.engine.stats();
+  std::erase_if(stats.adapters, [this](const AdapterStatus& adapter) {
+    const auto entry = catalogue_.find(adapter.source.label);
+    return entry && entry->source != adapter.source.id;
+  });
+  return stats;
+}
+
 std::vector<CatalogueEntry> AdapterService::failed() const {
   std::vector<CatalogueEntry> entries;
-  for (const AdapterStatus& adapter : context_.engine.stats().adapters) {
+  for (const AdapterStatus& adapter : stats().adapters) {
     if (adapter.tier != AdapterTier::kFailed) continue;
-    if (auto entry = catalogue_.find(adapter.name)) entries.push_back(std::move(*entry));
+    if (auto entry = catalogue_.find(adapter.source.label)) entries.push_back(std::move(*entry));
   }
   return entries;
 }
 
 std::string AdapterService::list() const {
   const EngineStats stats = context_.engine.stats();
-  std::map<std::string_view, const AdapterStatus*> states;
-  for (const AdapterStatus& adapter : stats.adapters) states.emplace(adapter.name, &adapter);
+  std::map<AdapterSourceId, const AdapterStatus*> states;
+  for (const AdapterStatus& adapter : stats.adapters) states.emplace(adapter.source.id, &adapter);
   std::vector<AdapterRow> rows;
   for (const CatalogueEntry& entry : catalogue_.list()) {
     AdapterRow row;
@@ -262,7 +279,7 @@ std::string AdapterService::list() const {
     row.source = adapter_origin_name(entry.origin);
     row.state = "registered";
     row.tier = "disk";
-    if (const auto found = states.find(entry.name); found != states.end()) {
+    if (const auto found = states.find(entry.source); found != states.end()) {
       const AdapterStatus& state = *found->second;
       row.state = state_name(state.tier);
       row.tier = state.tier == AdapterTier::kResident ? "memory" : "disk";

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterService: registering, loading, unloading and listing adapters; keeps the
-// catalogue and the engine's registry in step.
+// AdapterService: registering, loading, unloading and listing adapters. A name means a
+// source; replaced it means another, once that is loaded.
 //
 // Thread: any; answers to commands come on the dispatcher's thread.
 // Ownership: borrows everything; outlived by it.
-// Invariants: a name is in the catalogue only after the engine has it, and leaves it
-// before the engine forgets it, so that a request which found the name finds it in the
-// engine too, but for a race that ends in 404; commands about names reach the engine
-// in the order in which the catalogue was looked at for them. HTTP paths lie below
-// the allowed roots.
+// Invariants: a source is in the catalogue only after the engine has it, and the engine
+// knows it as long as a request may name it, unless it is unloaded: that ends in 404.
+// HTTP paths lie below the allowed roots.
 // Failure: answered with vLLM's status codes and bodies on its two routes,
 // OpenAI's shape on ours.
 #pragma once
 
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "serve/adapter_sources.h"
 #include "serve/context.h"
 #include "serve/default_adapters.h"
 #include "serve/options.h"
@@ -34,7 +33,12 @@ class AdapterService {
  public:
   AdapterService(ServeContext context, const ServeOptions& options, Catalogue& catalogue, TextModels& texts,
                  const FileSystem& files)
-      : context_(context), options_(options), catalogue_(catalogue), texts_(texts), files_(files) {}
+      : context_(context),
+        options_(options),
+        catalogue_(catalogue),
+        texts_(texts),
+        files_(files),
+        sources_(std::make_shared<AdapterSources>(context.dispatcher, texts)) {}
 
   // At start, and on rescan: waits for the engine's answer.
   Status add(const std::string& name, const std::string& path, AdapterOrigin origin, const std::string& root);
@@ -50,6 +54,9 @@ class AdapterService {
   void remove(std::shared_ptr<Reply> reply, const std::string& name);  // ours, with the bytes freed
   void pin(std::shared_ptr<Reply> reply, const std::string& name, bool pinned);
   std::string list() const;
+  // The engine's, without the sources that a name meant before and those that it does not
+  // mean yet.
+  EngineStats stats() const;
   // Of requests that name no adapter.
   const DefaultAdapters& defaults() const { return defaults_; }
   void set_defaults(Reply& reply, const LoraScalesRequest& request);
@@ -57,8 +64,10 @@ class AdapterService {
   std::vector<CatalogueEntry> failed() const;
 
  private:
+  // `replaced`: what the name means until then.
   void load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, std::shared_ptr<const TextModel> text,
-                     bool known, bool in_place, bool pinned);
+                     std::optional<CatalogueEntry> replaced, bool pinned);
+  Status list_loaded(const CatalogueEntry& entry, bool in_place);
   // Takes the name out of the catalogue and tells the engine; false where
   // it is not there.
   bool forget(const std::string& name, Dispatcher::ReplyCallback done, Status& told);
@@ -67,8 +76,8 @@ class AdapterService {
   Catalogue& catalogue_;
   TextModels& texts_;
   const FileSystem& files_;
+  const std::shared_ptr<AdapterSources> sources_;
   DefaultAdapters defaults_;
-  std::mutex order_;  // held from a look at the catalogue until the command that follows from it is queued
 };
 
 }  // namespace loralei

@@ -102,10 +102,9 @@ TEST_F(AdapterTest, WhatTheEngineWasNotToldToForgetStaysListed) {
   EXPECT_EQ(client().request("DELETE", "/v1/adapters/one")->status, 200);
 }
 
-// The engine computes with a new version before the answer to its load has come
-// up. A request that was made with the old one's template meanwhile would be
-// answered as if right.
-TEST_F(AdapterTest, ARequestWhoseAdapterIsReplacedOnItsWayIsToldAndThenMeetsTheNewTemplate) {
+// A request is computed with the source whose template made its prompt, whichever the
+// name means when it gets there; the engine knows that source as long.
+TEST_F(AdapterTest, ARequestWhoseAdapterIsReplacedOnItsWayIsComputedWithTheOneItWasMadeFor) {
   start();
   const auto write_template = [&](const std::string& letter) {
     std::ofstream(base_ / "root/one" / "tokenizer_config.json")
@@ -114,30 +113,26 @@ TEST_F(AdapterTest, ARequestWhoseAdapterIsReplacedOnItsWayIsToldAndThenMeetsTheN
   const std::string one = (base_ / "root/one").string();
   write_template("A");
   EXPECT_EQ(load("one", one).status, 200);
-  EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"one")")).status, 200);
-  EXPECT_EQ(engine.wait_submit(0).prompt, ids("Ahi"));
+  engine.hold_tokens = true;
+  HttpResponse answer;
+  std::thread asking([&] { answer = post("/v1/chat/completions", chat(R"("model":"one")")); });
+  const Submit before = engine.wait_submit(0);
+  EXPECT_EQ(before.prompt, ids("Ahi"));
   write_template("B");
-  engine.hold_replies = true;
-  HttpResponse loaded, answer, again, embedded;
-  std::thread loading([&] { loaded = load("one", one, R"(,"load_inplace":true)"); });
+  EXPECT_EQ(load("one", one, R"(,"load_inplace":true)").status, 200);
   EXPECT_TRUE(engine.wait_for_commands(2));
-  std::thread asking([&] {
-    answer = post("/v1/chat/completions", chat(R"("model":"one")"));
-    again = post("/v1/chat/completions", chat(R"("model":"one")"));
-  });
-  EXPECT_EQ(engine.wait_submit(1).prompt, ids("Ahi"));
-  std::thread embedding([&] { embedded = post("/v1/embeddings", R"({"model":"one","input":"hi"})"); });
-  engine.wait_submit(2);
-  engine.release_replies();
-  for (std::thread* thread : {&loading, &asking, &embedding}) thread->join();
-  EXPECT_EQ(loaded.status, 200) << loaded.body;
-  for (const HttpResponse* response : {&answer, &embedded}) {
-    EXPECT_EQ(response->status, 503) << response->body;
-    EXPECT_EQ(error_of(*response, "code"), "replaced");
-    EXPECT_FALSE(response->header("retry-after").empty());
-  }
-  EXPECT_EQ(again.status, 200) << "who is told that it was replaced finds the new one";
-  EXPECT_EQ(engine.wait_submit(3).prompt, ids("Bhi"));
+  EXPECT_EQ(engine.commands[1].replaces, before.adapters[0].source);
+  engine.emit(before.id, 5, EndReason::kStop);
+  asking.join();
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_TRUE(engine.wait_for_commands(3));
+  EXPECT_EQ(engine.commands[2].action, AdapterAction::kDrop);
+  EXPECT_EQ(engine.commands[2].source.id, before.adapters[0].source);
+  engine.hold_tokens = false;
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"one")")).status, 200);
+  const Submit after = engine.wait_submit(1);
+  EXPECT_EQ(after.prompt, ids("Bhi"));
+  EXPECT_NE(after.adapters[0].source, before.adapters[0].source);
 }
 
 TEST_F(AdapterTest, ARequestStaysRightWhereBothVersionsUseTheTextsOfTheBase) {
@@ -250,7 +245,7 @@ TEST_F(AdapterTest, ScanRescanPinAndUse) {
     Submit submit = engine.wait_submit(submits++);
     std::string text = BodyJson::parse(answer.body)["model"].get<std::string>() + ":";
     for (const AdapterUse& adapter : submit.adapters)
-      text += " " + adapter.name + "*" + std::to_string(adapter.scale).substr(0, 4);
+      text += " " + engine.label(adapter.source) + "*" + std::to_string(adapter.scale).substr(0, 4);
     return text;
   };
   EXPECT_EQ(use(R"("model":"one")"), "one: one*1.00");

@@ -15,8 +15,7 @@ ApiError refused(std::string message) {
   return error;
 }
 
-ApiError no_such_adapter(const AdapterRef& wanted, const Catalogue& catalogue) {
-  const size_t count = catalogue.size();
+ApiError no_such_adapter(const AdapterRef& wanted, size_t count) {
   const std::string which =
       wanted.index >= 0 ? "the id " + std::to_string(wanted.index) : "the name `" + wanted.name.substr(0, 200) + "`";
   if (count == 0) return refused("No adapter has " + which + ": none is registered.");
@@ -27,12 +26,15 @@ ApiError no_such_adapter(const AdapterRef& wanted, const Catalogue& catalogue) {
 }  // namespace
 
 Parsed<std::vector<AdapterRef>> DefaultAdapters::set(const std::vector<AdapterRef>& wanted,
-                                                     const Catalogue& catalogue) {
+                                                     const std::vector<CatalogueEntry>& listed) {
   std::vector<AdapterRef> adapters;
   std::set<std::string> named;
   for (const AdapterRef& one : wanted) {
-    const auto entry = one.index >= 0 ? catalogue.at(static_cast<size_t>(one.index)) : catalogue.find(one.name);
-    if (!entry) return no_such_adapter(one, catalogue);
+    const auto entry =
+        one.index >= 0
+            ? listed.begin() + static_cast<std::ptrdiff_t>(std::min(static_cast<size_t>(one.index), listed.size()))
+            : std::find_if(listed.begin(), listed.end(), [&](const auto& other) { return other.name == one.name; });
+    if (entry == listed.end()) return no_such_adapter(one, listed.size());
     if (!named.insert(entry->name).second)
       return refused("The adapter `" + entry->name + "` is named twice. Nothing was changed.");
     if (one.scale != 0.0f) adapters.push_back({entry->name, -1, one.scale});

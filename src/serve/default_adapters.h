@@ -25,8 +25,8 @@ namespace loralei {
 
 class DefaultAdapters {
  public:
-  // `wanted`: by place or name. The answer: what requests get from now on.
-  Parsed<std::vector<AdapterRef>> set(const std::vector<AdapterRef>& wanted, const Catalogue& catalogue);
+  // `wanted`: by place in `listed`, or by name. The answer: what requests get now.
+  Parsed<std::vector<AdapterRef>> set(const std::vector<AdapterRef>& wanted, const std::vector<CatalogueEntry>& listed);
   std::vector<AdapterRef> now() const;
   bool hold(const std::string& name) const;
 

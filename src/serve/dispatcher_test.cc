@@ -19,10 +19,10 @@ TEST(Dispatcher, IsNotIdleWhileAReplyIsOwed) {
   const auto pinned = [&](const CommandReply& reply) { answered += reply.status.ok(); };
   const auto loaded = [&](const CommandReply& reply) {  // and asks for more
     answered += reply.status.ok();
-    EXPECT_TRUE(dispatcher.command({0, AdapterAction::kPin, "a", "/a", false}, pinned).ok());
+    EXPECT_TRUE(dispatcher.command({0, AdapterAction::kPin, {{1}, "a", "/a"}}, pinned).ok());
     engine.release_replies();
   };
-  ASSERT_TRUE(dispatcher.command({0, AdapterAction::kLoad, "a", "/a", false}, loaded).ok());
+  ASSERT_TRUE(dispatcher.command({0, AdapterAction::kLoad, {{1}, "a", "/a"}}, loaded).ok());
   EXPECT_FALSE(dispatcher.wait_idle(0));
   engine.release_replies();
   EXPECT_TRUE(dispatcher.wait_idle(30'000));
@@ -34,7 +34,7 @@ TEST(Dispatcher, ACommandThatTheEngineRefusesLeavesNothingOwed) {
   engine.next_command = Error{ErrorCode::kOverloaded, "Too many commands are waiting."};
   SteadyClock clock;
   Dispatcher dispatcher(engine, clock);
-  EXPECT_FALSE(dispatcher.command({0, AdapterAction::kPin, "a", "/a", false}, [](const CommandReply&) {}).ok());
+  EXPECT_FALSE(dispatcher.command({0, AdapterAction::kPin, {{1}, "a", "/a"}}, [](const CommandReply&) {}).ok());
   EXPECT_TRUE(dispatcher.wait_idle(0));
 }
 

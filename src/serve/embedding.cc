@@ -100,7 +100,7 @@ void EmbeddingJob::on_event(TokenEvent event) {
 
 void EmbeddingJob::fail(const Error& error) {
   if (closed_) return;
-  reply_->error(to_api_error(error));
+  reply_->error(to_api_error(with_names(error, plan_.model)));
   close("error");
 }
 

@@ -25,7 +25,7 @@ class FakeEngine final : public Engine {
   std::function<std::vector<TokenId>(const Submit&, int choice)> script;
   TokenId eos = 0;
   bool hold_tokens = false;
-  bool hold_replies = false;  // of adapter commands, and what tells of replaced ones, until release_replies()
+  bool hold_replies = false;  // of adapter commands, until release_replies()
   Status next_command;        // when not ok: the answer to every adapter command
   bool hold_memory = false;   // a budget change ends when it is cancelled
   int64_t length = 64;
@@ -49,11 +49,7 @@ class FakeEngine final : public Engine {
     if (submits_.size() - ended_.size() >= max_running) return Error{ErrorCode::kOverloaded, "The queue is full."};
     submits_.push_back(request);
     changed_.notify_all();
-    if (replaced(request)) {
-      end_replaced(request);
-    } else if (!hold_tokens) {
-      answer(request);
-    }
+    if (!hold_tokens) answer(request);
     return {};
   }
   using Engine::cancel;
@@ -83,16 +79,15 @@ class FakeEngine final : public Engine {
     if (!next_command.ok()) return next_command;
     CommandReply reply;
     reply.ticket = command.ticket;
-    reply.version = "v-" + command.name;
-    if (command.path.find("broken") != std::string::npos) reply.status = corrupt("The file is broken.");
-    if (command.action == AdapterAction::kUnload) {
+    reply.version = "v-" + command.source.label;
+    if (command.source.path.find("broken") != std::string::npos) reply.status = corrupt("The file is broken.");
+    if (command.action == AdapterAction::kDrop) {
       reply.bytes_freed = 123;
-      adapters_.erase(command.name);
-      texts_.erase(command.name);
+      adapters_.erase(command.source.id);
     } else if (reply.status.ok()) {
-      adapters_[command.name].name = command.name;
-      if (command.action != AdapterAction::kRegister) adapters_[command.name].tier = AdapterTier::kResident;
-      if (command.action == AdapterAction::kLoad) texts_[command.name] = command.texts;  // used at once
+      AdapterStatus& adapter = adapters_[command.source.id];
+      adapter.source = command.source;
+      if (command.action != AdapterAction::kAdd) adapter.tier = AdapterTier::kResident;
     }
     commands.push_back(std::move(command));
     (hold_replies ? held_replies_ : output_.replies).push_back(std::move(reply));
@@ -103,8 +98,6 @@ class FakeEngine final : public Engine {
     std::lock_guard lock(mutex_);
     for (CommandReply& reply : held_replies_) output_.replies.push_back(std::move(reply));
     held_replies_.clear();
-    for (TokenEvent& event : held_tokens_) output_.tokens.push_back(std::move(event));
-    held_tokens_.clear();
     changed_.notify_all();
   }
   bool wait_for_commands(size_t count) {
@@ -127,15 +120,16 @@ class FakeEngine final : public Engine {
     return {};
   }
   // "broken" in the path: it is; a test may say it of others.
-  Status check_adapter(const std::string& name, const std::string& path) override {
+  Status check_adapter(const AdapterSourceSpec& source) override {
     if (on_check) on_check();
     std::lock_guard lock(mutex_);
+    const std::string& name = source.label;
     ++checks[name];
-    Status status = next_checks.count(name) != 0               ? next_checks[name]
-                    : path.find("broken") != std::string::npos ? Status(corrupt("The file is broken."))
-                                                               : Status();
-    AdapterStatus& adapter = adapters_[name];
-    adapter.name = name;
+    Status status = next_checks.count(name) != 0                      ? next_checks[name]
+                    : source.path.find("broken") != std::string::npos ? Status(corrupt("The file is broken."))
+                                                                      : Status();
+    AdapterStatus& adapter = adapters_[source.id];
+    adapter.source = source;
     if (adapter.tier != AdapterTier::kResident) {
       adapter.tier = status.ok() ? AdapterTier::kSource : AdapterTier::kFailed;
       adapter.error = status.ok() ? "" : status.error().message;
@@ -168,7 +162,7 @@ class FakeEngine final : public Engine {
     stats.memory_budget_bytes = budget_bytes_;
     stats.device = device;
     stats.device_memory.weights_bytes = 77;
-    for (const auto& [name, status] : adapters_) stats.adapters.push_back(status);
+    for (const auto& [source, status] : adapters_) stats.adapters.push_back(status);
     return stats;
   }
   Status health() const override {
@@ -208,6 +202,11 @@ class FakeEngine final : public Engine {
   }
 
   // For tests.
+  std::string label(AdapterSourceId source) const {
+    std::lock_guard lock(mutex_);
+    const auto found = adapters_.find(source);
+    return found == adapters_.end() ? "" : found->second.source.label;
+  }
   void emit(TokenEvent event) {
     std::lock_guard lock(mutex_);
     if (event.end != EndReason::kNone) ended_.insert(event.id.value);
@@ -245,24 +244,6 @@ class FakeEngine final : public Engine {
   std::atomic<int64_t> looks{0};  // calls of wait_output
 
  private:
-  bool replaced(const Submit& request) const {
-    return std::any_of(request.adapters.begin(), request.adapters.end(), [&](const AdapterUse& use) {
-      const auto now = texts_.find(use.name);
-      return use.texts != 0 && now != texts_.end() && now->second != 0 && now->second != use.texts;
-    });
-  }
-  // Told in the output that has the reply to the load, or later.
-  void end_replaced(const Submit& request) {
-    for (int choice = 0; choice < request.choices; ++choice) {
-      TokenEvent event;
-      event.id = request.id;
-      event.choice = choice;
-      event.end = EndReason::kError;
-      event.error = {ErrorCode::kReplaced, "It was replaced."};
-      (hold_replies ? held_tokens_ : output_.tokens).push_back(std::move(event));
-    }
-    ended_.insert(request.id.value);
-  }
   void answer(const Submit& request) {
     for (int choice = 0; choice < request.choices; ++choice) {
       TokenEvent first;
@@ -311,12 +292,10 @@ class FakeEngine final : public Engine {
   std::vector<Submit> submits_;
   std::set<uint64_t> cancelled_, ended_;
   std::set<std::pair<uint64_t, int32_t>> cancelled_choices_;
-  std::map<std::string, AdapterStatus> adapters_;
+  std::map<AdapterSourceId, AdapterStatus> adapters_;
   int64_t budget_bytes_ = 5000;
   uint64_t held_memory_ = 0;
   std::vector<CommandReply> held_replies_;
-  std::vector<TokenEvent> held_tokens_;
-  std::map<std::string, uint64_t> texts_;
   bool draining_ = false, stopped_ = false;
   Status next_ready_;
   const std::string fingerprint_ = "fp_test";

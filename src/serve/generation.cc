@@ -326,7 +326,7 @@ void Generation::resume() {
 
 void Generation::fail(const Error& error) {
   if (closed_) return;
-  ApiError told = to_api_error(error);
+  ApiError told = to_api_error(with_names(error, plan_.model));
   if (begun_) {
     std::string frames;
     plan_.form->error(frames, told);

@@ -344,7 +344,7 @@ struct Metrics::Impl {
     std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->uses > b->uses; });
     std::vector<std::string> resident, waiting, loading;
     const auto list = [](std::vector<std::string>& names, const AdapterStatus& adapter) {
-      if (names.size() < kAdaptersListed) names.push_back(adapter.name);
+      if (names.size() < kAdaptersListed) names.push_back(adapter.source.label);
     };
     size_t resident_count = 0;
     for (const AdapterStatus* adapter : order) {
@@ -353,9 +353,9 @@ struct Metrics::Impl {
         if (resident_count++ >= static_cast<size_t>(options.adapters_max)) continue;
         const char* pinned = adapter->pinned ? "true" : "false";
         page.value(MetricType::Gauge, "loralei_adapter_bytes", "Memory of a resident adapter.",
-                   static_cast<double>(adapter->bytes), {{"adapter", adapter->name}, {"pinned", pinned}});
+                   static_cast<double>(adapter->bytes), {{"adapter", adapter->source.label}, {"pinned", pinned}});
         page.alias_only(MetricType::Gauge, "vllm:lora_adapter_loaded", "Resident adapters.", 1,
-                        {{"adapter_name", adapter->name}, {"level", "cpu"}, {"pinned", pinned}});
+                        {{"adapter_name", adapter->source.label}, {"level", "cpu"}, {"pinned", pinned}});
       } else if (adapter->waiting > 0) {
         list(waiting, *adapter);
       } else if (adapter->tier == AdapterTier::kLoading) {

@@ -113,7 +113,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.step_s = 5;
   s.steps_by_rows[0] = 1;
   AdapterStatus adapter;
-  adapter.name = "a";
+  adapter.source.label = "a";
   adapter.tier = AdapterTier::kResident;
   adapter.bytes = 1;
   s.adapters.push_back(adapter);
@@ -181,19 +181,19 @@ TEST(Metrics, ResidencyIsOneSeriesOfWhatIsInMemory) {
   stats.adapter_bytes_max = 1000;
   for (int i = 0; i < 3; ++i) {
     AdapterStatus adapter;
-    adapter.name = "r" + std::to_string(i);
+    adapter.source.label = "r" + std::to_string(i);
     adapter.tier = AdapterTier::kResident;
     adapter.uses = i;
     adapter.bytes = 100;
     stats.adapters.push_back(adapter);
   }
   AdapterStatus loading;
-  loading.name = "w";
+  loading.source.label = "w";
   loading.tier = AdapterTier::kLoading;
   loading.uses = 9;
   stats.adapters.push_back(loading);
   AdapterStatus waited;
-  waited.name = "q";
+  waited.source.label = "q";
   waited.waiting = 1;
   stats.adapters.push_back(waited);
   metrics.render(stats, {}, 1.0);

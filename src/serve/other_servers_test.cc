@@ -53,10 +53,11 @@ class OtherServersTest : public ApiTest {
     if (answer.status != 200) return std::to_string(answer.status) + " " + error_of(answer, "message");
     return adapters_of(engine.wait_submit(submits_++));
   }
-  static std::string adapters_of(const Submit& submit) {
+  std::string adapters_of(const Submit& submit) {
     std::string text;
     for (const AdapterUse& adapter : submit.adapters)
-      text += (text.empty() ? "" : " ") + adapter.name + "*" + std::to_string(adapter.scale).substr(0, 4);
+      text +=
+          (text.empty() ? "" : " ") + engine.label(adapter.source) + "*" + std::to_string(adapter.scale).substr(0, 4);
     return text;
   }
   fs::path base_;

@@ -231,12 +231,11 @@ SamplingParams sampling_of(const GenerationFields& fields, const SamplingDefault
   return out;
 }
 
-Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, ResolvedModel& model) {
+Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, const ResolvedModel& model) {
   // A sum of adapters has no tokenizer of its own.
   if (model.entries.size() != 1) return texts.base();
   auto text = texts.for_adapter(model.entries.front());
   if (!text.ok()) return to_api_error(text.error(), "model");
-  model.adapters.front().texts = (*text)->number();
   return std::move(*text);
 }
 

@@ -52,7 +52,7 @@ using MakeAnswer = std::function<std::unique_ptr<AnswerForm>(ResponseHead)>;
 Parsed<GenerationPlan> plan_chat(const PlanInputs& inputs, const ChatRequest& request, const MakeAnswer& make_answer);
 Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const CompletionRequest& request);
 Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRequest& request);
-// The text model of a request's one adapter, which is noted there, or the base's.
-Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, ResolvedModel& model);
+// The text model of a request's one adapter, or the base's.
+Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, const ResolvedModel& model);
 
 }  // namespace loralei

@@ -28,7 +28,7 @@ void add_adapters(const EngineStats& stats, std::vector<Impediment>& out) {
   for (const AdapterStatus& adapter : stats.adapters) {
     if (adapter.tier != AdapterTier::kFailed) continue;
     if (failed++ == 0) first = adapter.error;
-    if (failed <= kNamesTold) names += (failed > 1 ? ", " : "") + printable(adapter.name);
+    if (failed <= kNamesTold) names += (failed > 1 ? ", " : "") + printable(adapter.source.label);
   }
   if (failed == 0) return;
   if (failed > kNamesTold) names += " and " + std::to_string(failed - kNamesTold) + " more";

@@ -15,7 +15,8 @@ using Json = nlohmann::json;
 ServerState healthy() {
   ServerState state;
   state.max_queued = 10;
-  state.stats.adapters = {{.name = "a", .tier = AdapterTier::kResident}, {.name = "b"}};
+  state.stats.adapters = {{.source = {.id = {1}, .label = "a", .path = "/a"}, .tier = AdapterTier::kResident},
+                          {.source = {.id = {2}, .label = "b", .path = "/b"}}};
   state.silences = {{"engine", 100}, {"text", 5}, {"adapter loader", 30'000}};
   return state;
 }

@@ -61,6 +61,11 @@ std::optional<CatalogueEntry> find_adapter(const std::string& name, const std::v
 
 }  // namespace
 
+Error with_names(Error error, const ResolvedModel& model) {
+  if (error.code != ErrorCode::kNotFound || model.entries.empty()) return error;
+  return std::move(error).with_context("adapter \"" + model.label + "\"");
+}
+
 Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::string>& model_names,
                                     const Catalogue& catalogue, const std::vector<AdapterRef>& defaults) {
   ResolvedModel out;
@@ -98,7 +103,7 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
     }
     if (one.scale == 0.0f) continue;
     out.label += (out.label.empty() ? "" : "+") + entry->name;
-    out.adapters.push_back({entry->name, one.scale});
+    out.adapters.push_back({entry->source, one.scale});
     out.entries.push_back(std::move(*entry));
   }
   if (!ref.model.empty())

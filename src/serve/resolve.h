@@ -22,6 +22,8 @@ struct ResolvedModel {
   std::string label;                    // registered names joined by '+'; empty = the base
   std::vector<CatalogueEntry> entries;  // of `adapters`
 };
+// The engine knows no names: what it says of a source that is gone is told with them.
+Error with_names(Error error, const ResolvedModel& model);
 // `defaults`: the adapters of a request that names none and the base, as if it had named
 // them (DefaultAdapters).
 Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::string>& model_names,

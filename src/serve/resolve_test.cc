@@ -10,7 +10,8 @@ class ResolveTest : public testing::Test {
  protected:
   ResolveTest() {
     for (const char* name : {"law", "m:med", "7b:tax"})
-      EXPECT_TRUE(catalogue->add({name, std::string("/") + name, "", AdapterOrigin::kCommandLine, 0, 0}, false).ok());
+      EXPECT_TRUE(
+          catalogue->add({name, std::string("/") + name, "", AdapterOrigin::kCommandLine, 0, {}, nullptr}).ok());
   }
   // The adapters that a request's `model` comes to, or the status it is refused with.
   std::string resolve(const std::string& model) {
@@ -49,7 +50,8 @@ TEST_F(ResolveTest, DefaultsAreForRequestsThatNameNoAdapter) {
     auto found = resolve_model(ref, bases, *catalogue, defaults);
     if (!found.ok()) return std::to_string(found.error().status) + " " + found.error().message;
     std::string text = found->shown + ":";
-    for (const AdapterUse& use : found->adapters) text += " " + use.name + "*" + std::to_string(use.scale).substr(0, 3);
+    for (size_t i = 0; i < found->adapters.size(); ++i)
+      text += " " + found->entries[i].name + "*" + std::to_string(found->adapters[i].scale).substr(0, 3);
     return text;
   };
   EXPECT_EQ(with({}), "law+m:med: law*0.5 m:med*2.0");

@@ -256,15 +256,22 @@ Result<std::vector<TokenId>> TextModel::encode_rendered(const std::string& text,
 Result<std::shared_ptr<const TextModel>> TextModels::for_adapter(const CatalogueEntry& entry) {
   {
     std::lock_guard lock(mutex_);
-    const auto known = adapters_.find(entry.name);
-    if (known != adapters_.end() && known->second.generation == entry.generation) {
+    const auto known = adapters_.find(entry.source);
+    if (known != adapters_.end() && known->second.model != nullptr) {
       known->second.last_use = ++uses_;
       return known->second.model;
     }
   }
   TRY_ASSIGN(auto model, read(entry));
-  put(entry, model);
-  return model;
+  const std::lock_guard lock(mutex_);
+  Entry& known = adapters_[entry.source];
+  if (known.loaded_with != 0 && known.loaded_with != model->number()) {
+    return Error{ErrorCode::kUnavailable, "the tokenizer or chat template of adapter '" + entry.name +
+                                              "' has changed since it was loaded; load it in place"};
+  }
+  if (known.model == nullptr) known.model = std::move(model);  // or another was faster
+  known.last_use = ++uses_;
+  return known.model;
 }
 
 Result<std::shared_ptr<const TextModel>> TextModels::read(const CatalogueEntry& entry) {
@@ -302,29 +309,37 @@ Status TextModels::take(ByteShare& share, int64_t more_bytes) {
 
 bool TextModels::drop_oldest() {
   std::map<const TextModel*, long> holders;  // of the entries alone
-  for (const auto& [name, entry] : adapters_) ++holders[entry.model.get()];
+  for (const auto& [source, entry] : adapters_) ++holders[entry.model.get()];
   const TextModel* oldest = nullptr;
   uint64_t oldest_use = UINT64_MAX;
-  for (const auto& [name, entry] : adapters_) {
-    if (entry.model == base_ || entry.model.use_count() > holders[entry.model.get()]) continue;
+  for (const auto& [source, entry] : adapters_) {
+    if (entry.model == nullptr || entry.model == base_ || entry.model.use_count() > holders[entry.model.get()])
+      continue;
     if (entry.last_use < oldest_use) oldest = entry.model.get(), oldest_use = entry.last_use;
   }
-  return oldest != nullptr &&
-         std::erase_if(adapters_, [&](const auto& one) { return one.second.model.get() == oldest; });
+  if (oldest == nullptr) return false;
+  for (auto& [source, entry] : adapters_)
+    if (entry.model.get() == oldest) entry.model = nullptr;
+  return true;
 }
 
 void TextModels::put(const CatalogueEntry& entry, std::shared_ptr<const TextModel> model) {
-  std::lock_guard lock(mutex_);
-  if (adapters_.size() > kMaxAdapters)
-    adapters_.clear();  // names that were unloaded since; they are cheap to find again
-  Entry& known = adapters_[entry.name];
-  if (known.generation < entry.generation)  // a late reader may be behind
-    known = {entry.generation, std::move(model), ++uses_};
+  const std::lock_guard lock(mutex_);
+  const uint64_t number = model->number();
+  adapters_[entry.source] = {std::move(model), ++uses_, number};
 }
 
-void TextModels::forget(const std::string& name) {
-  std::lock_guard lock(mutex_);
-  adapters_.erase(name);
+bool TextModels::goes_with(AdapterSourceId source, const TextModel& model) {
+  const std::lock_guard lock(mutex_);
+  const auto known = adapters_.find(source);
+  if (known == adapters_.end()) return false;
+  const Entry& entry = known->second;
+  return model.number() == (entry.model != nullptr ? entry.model->number() : entry.loaded_with);
+}
+
+void TextModels::forget(AdapterSourceId source) {
+  const std::lock_guard lock(mutex_);
+  adapters_.erase(source);
 }
 
 }  // namespace loralei

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // TextModel: what one model, or one adapter with a tokenizer or template of its own,
 // needs to turn requests into token ids. TextModels: the base's and the adapters',
-// found by name.
+// found by source.
 //
 // Thread: TextModel is immutable but for the trie it builds once; TextModels is
 // thread-safe (file work happens outside its lock, on the caller's thread).
 // Ownership: shared by pointer, so that a running request keeps the tokenizer it
 // began with.
 // Invariants: adapters whose files say the same share one TextModel, the base's where
-// they say what its own do; it lives as long as an entry or a request has it. An entry
-// is looked at again when the catalogue's generation of that name changes, unless who
-// loaded it put there what it had read before the load: that is what the engine's version
-// goes with. An adapter's is granted before it is read, and as long as it is there;
-// where there is no room those that were not used for longest are dropped, and read
-// again when they are.
-// Failure: too_large and overloaded, with numbers; sentences of text/, cancelled where
+// they say what its own do; it lives as long as an entry or a request has it. Who loads
+// a source puts there what it had read before the load: that is what the source goes
+// with, and other files are an error. An adapter's is granted before it is read, and as
+// long as it is there; where there is no room those that were not used for longest are
+// dropped, and read again when they are.
+// Failure: too_large and overloaded, with numbers; unavailable where the files are others
+// by now; sentences of text/, cancelled where
 // the watch of the work has stopped it; a chat request to a model without template
 // is invalid_argument.
 #pragma once
@@ -71,7 +71,7 @@ class TextModel {
   // Equal for two models of one base exactly where they make the same ids
   // of every request.
   const std::string& signature() const { return signature_; }
-  // Of the signature, for AdapterUse::texts; not 0.
+  // Of the signature; not 0.
   uint64_t number() const { return number_; }
   const Tokenizer::Ptr& tokenizer() const { return tokenizer_; }
   // With tools the one named tool_use where there is one, as transformers chooses.
@@ -131,13 +131,15 @@ class TextModels {
   // for this entry.
   Result<std::shared_ptr<const TextModel>> read(const CatalogueEntry& entry);
   void put(const CatalogueEntry& entry, std::shared_ptr<const TextModel> model);
-  void forget(const std::string& name);
+  // Whether that is what the source goes with, as far as is known.
+  bool goes_with(AdapterSourceId source, const TextModel& model);
+  void forget(AdapterSourceId source);
 
  private:
   struct Entry {
-    uint64_t generation = 0;
-    std::shared_ptr<const TextModel> model;
+    std::shared_ptr<const TextModel> model;  // null: dropped for its room
     uint64_t last_use = 0;
+    uint64_t loaded_with = 0;  // TextModel::number() of what was put(), or 0
   };
   Status take(ByteShare& share, int64_t more_bytes);
   bool drop_oldest();  // that nobody uses now; false: there is none
@@ -147,7 +149,7 @@ class TextModels {
   const std::shared_ptr<ByteBudget> memory_;
   std::mutex mutex_;
   uint64_t uses_ = 0;
-  std::map<std::string, Entry> adapters_;
+  std::map<AdapterSourceId, Entry> adapters_;
   std::map<std::string, std::weak_ptr<const TextModel>> shared_;  // by signature
 };
 

@@ -17,6 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+AdapterSourceId source_of(const std::string& name) { return {std::hash<std::string>{}(name)}; }
+
 constexpr const char* kConfig =
     R"({"eos_token":"<|endoftext|>","chat_template":"base {{ messages[0].content }}","model_max_length":512})";
 
@@ -39,11 +41,11 @@ class TextModelTest : public testing::Test {
     fs::copy_file(std::string(LORALEI_SOURCE_DIR) + "/tests/vectors/tokenizers/bl-gpt2/tokenizer.json",
                   root_ / name / "tokenizer.json", fs::copy_options::overwrite_existing);
   }
-  std::shared_ptr<const TextModel> of(const std::string& name, uint64_t generation = 1) {
+  std::shared_ptr<const TextModel> of(const std::string& name, uint64_t source = 0) {
     CatalogueEntry entry;
     entry.name = name;
     entry.path = (root_ / name).string();
-    entry.generation = generation;
+    entry.source = source == 0 ? source_of(name) : AdapterSourceId{source};
     auto model = texts_->for_adapter(entry);
     EXPECT_TRUE(model.ok()) << model.error().message;
     return model.ok() ? *model : nullptr;
@@ -94,9 +96,21 @@ TEST_F(TextModelTest, WhatIsForgottenIsFreedAndKeepsItsNumber) {
   const uint64_t number = of("one")->number();
   std::weak_ptr<const TextModel> held = of("one");
   EXPECT_FALSE(held.expired());
-  texts_->forget("one");
+  texts_->forget(source_of("one"));
   EXPECT_TRUE(held.expired());
   EXPECT_EQ(of("one", 2)->number(), number) << "requests made with the same texts stay right";
+}
+
+TEST_F(TextModelTest, WhatASourceWasLoadedWithIsWhatItGoesWith) {
+  write("one", R"({"chat_template":"mine"})");
+  const CatalogueEntry entry{.name = "one", .path = (root_ / "one").string(), .source = source_of("one")};
+  auto model = texts_->read(entry).value();
+  EXPECT_FALSE(texts_->goes_with(entry.source, *model)) << "nothing is known";
+  texts_->put(entry, model);
+  EXPECT_TRUE(texts_->goes_with(entry.source, *model));
+  EXPECT_FALSE(texts_->goes_with(entry.source, *texts_->base()));
+  write("one", R"({"chat_template":"another"})");
+  EXPECT_EQ(of("one"), model) << "it is not looked at again";
 }
 
 // Adapters' texts have the memory that they are granted; those that are not
@@ -116,7 +130,7 @@ TEST_F(TextModelTest, TextsAreOfMemoryThatIsGranted) {
   const auto base = texts_->base();
   texts_ = std::make_unique<TextModels>(base, files_, memory);
   const auto read = [this](const std::string& name) {
-    return texts_->for_adapter({.name = name, .path = (root_ / name).string(), .generation = 1});
+    return texts_->for_adapter({.name = name, .path = (root_ / name).string(), .source = source_of(name)});
   };
 
   std::weak_ptr<const TextModel> first = of("one");
@@ -135,7 +149,7 @@ TEST_F(TextModelTest, TextsAreOfMemoryThatIsGranted) {
   ByteShare others(memory);
   const auto two = of("two");
   ASSERT_TRUE(others.grow_to(memory->most_bytes() - memory->taken_bytes()));
-  texts_->forget("one");
+  texts_->forget(source_of("one"));
   EXPECT_TRUE(first.expired());
   ASSERT_TRUE(others.grow_to(memory->most_bytes() - two->tokenizer()->own_bytes()));
   const auto three = read("three");
@@ -156,7 +170,7 @@ TEST_F(TextModelTest, TextsAreOfMemoryThatIsGranted) {
   EXPECT_EQ(of("two"), two) << "which is in use";
   others.release();
   EXPECT_NE(of("one"), nullptr);
-  for (const char* name : {"one", "two", "three"}) texts_->forget(name);
+  for (const char* name : {"one", "two", "three"}) texts_->forget(source_of(name));
   EXPECT_EQ(memory->taken_bytes(), two->tokenizer()->own_bytes());
 }
 

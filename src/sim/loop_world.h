@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/source_test_util.h"
 #include "engine/loop.h"
 #include "sim/fake_model.h"
 
@@ -54,8 +55,10 @@ class LoopWorld {
     messages.emplace_back(std::in_place_type<Cancel>, Cancel{id, choice});
   }
   void hold(RequestId id, bool held) { messages.emplace_back(std::in_place_type<Hold>, Hold{id, held}); }
-  void command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
-    messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, name, path, replace);
+  void command(AdapterAction action, const std::string& name, const std::string& path = "", bool reload = false,
+               AdapterSourceId replaces = {}) {
+    messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, testing_support::spec_of(name, path),
+                          reload, replaces);
   }
   // Another number of KV blocks, by way of a budget.
   void resize(int32_t blocks) { messages.emplace_back(BudgetReady{MemoryCommand{++tickets, blocks}, {}}); }

@@ -1,46 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/catalogue.h"
 
+#include <utility>
+
 namespace loralei {
 namespace {
 
 class MemoryCatalogue final : public Catalogue {
  public:
-  uint64_t new_generation() override {
+  AdapterSourceId new_source() override {
     std::lock_guard lock(mutex_);
-    return ++generation_;
+    return {++last_source_};
   }
 
-  Status add(CatalogueEntry entry, bool replace) override {
+  Status add(CatalogueEntry entry) override {
     std::lock_guard lock(mutex_);
     if (entry.name.empty()) return invalid_argument("an adapter needs a name");
     const auto known = places_.find(entry.name);
     if (known != places_.end()) {
-      CatalogueEntry& old = entries_.at(known->second);
-      if (!replace && old.path == entry.path) return {};
-      if (!replace) {
-        return invalid_argument("an adapter named '" + entry.name + "' is registered already, from " + old.path +
-                                "; unload it first, choose another name, or load in place");
-      }
-      entry.created_s = old.created_s;
-      if (entry.generation == 0) entry.generation = ++generation_;
-      old = std::move(entry);
-      return {};
+      const CatalogueEntry& old = entries_.at(known->second);
+      if (old.path == entry.path) return {};
+      return invalid_argument("an adapter named '" + entry.name + "' is registered already, from " + old.path +
+                              "; unload it first, choose another name, or load in place");
     }
     if (entries_.size() >= kMaxAdapters)
       return too_large("more than " + std::to_string(kMaxAdapters) + " adapters are not kept");
-    if (entry.generation == 0) entry.generation = ++generation_;
     places_.emplace(entry.name, ++last_place_);
     entries_.emplace(last_place_, std::move(entry));
     return {};
   }
 
-  bool remove(std::string_view name) override {
+  std::optional<CatalogueEntry> replace(CatalogueEntry entry) override {
     std::lock_guard lock(mutex_);
+    const auto known = places_.find(entry.name);
+    if (known == places_.end()) return std::nullopt;
+    CatalogueEntry& place = entries_.at(known->second);
+    entry.created_s = place.created_s;
+    return std::exchange(place, std::move(entry));
+  }
+
+  bool remove(std::string_view name) override {
+    std::unique_lock lock(mutex_);
     const auto known = places_.find(name);
     if (known == places_.end()) return false;
-    entries_.erase(known->second);
+    const auto node = entries_.extract(known->second);  // its keep goes without the lock
     places_.erase(known);
+    lock.unlock();
     return true;
   }
 
@@ -72,7 +77,7 @@ class MemoryCatalogue final : public Catalogue {
 
  private:
   mutable std::mutex mutex_;
-  uint64_t generation_ = 0, last_place_ = 0;
+  uint64_t last_source_ = 0, last_place_ = 0;
   std::map<std::string, uint64_t, std::less<>> places_;  // name -> its key in entries_
   std::map<uint64_t, CatalogueEntry> entries_;           // by order of registration
 };

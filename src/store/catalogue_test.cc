@@ -11,22 +11,22 @@ namespace loralei {
 namespace {
 
 CatalogueEntry entry(const std::string& name, const std::string& path) {
-  return {name, path, "", AdapterOrigin::kHttp, 7, 0};
+  return {name, path, "", AdapterOrigin::kHttp, 7, {}, nullptr};
 }
 
 TEST(Catalogue, AddFindReplaceRemove) {
   auto catalogue = make_memory_catalogue();
-  EXPECT_TRUE(catalogue->add(entry("a", "/1"), false).ok());
-  EXPECT_TRUE(catalogue->add(entry("b", "/2"), false).ok());
-  EXPECT_TRUE(catalogue->add(entry("a", "/1"), false).ok());
-  const Status clash = catalogue->add(entry("a", "/3"), false);
+  EXPECT_TRUE(catalogue->add(entry("a", "/1")).ok());
+  EXPECT_TRUE(catalogue->add(entry("b", "/2")).ok());
+  EXPECT_TRUE(catalogue->add(entry("a", "/1")).ok());
+  const Status clash = catalogue->add(entry("a", "/3"));
   ASSERT_FALSE(clash.ok());
   EXPECT_NE(clash.error().message.find("/1"), std::string::npos);
-  EXPECT_FALSE(catalogue->add(entry("", "/3"), false).ok());
-  const uint64_t before = catalogue->find("a")->generation;
-  EXPECT_TRUE(catalogue->add(entry("a", "/3"), true).ok());
+  EXPECT_FALSE(catalogue->add(entry("", "/3")).ok());
+  EXPECT_EQ(catalogue->replace(entry("a", "/3"))->path, "/1");
   EXPECT_EQ(catalogue->find("a")->path, "/3");
-  EXPECT_NE(catalogue->find("a")->generation, before);
+  EXPECT_FALSE(catalogue->replace(entry("c", "/3")));
+  EXPECT_FALSE(catalogue->find("c"));
   EXPECT_EQ(catalogue->at(0)->name, "a");  // replaced in place
   EXPECT_FALSE(catalogue->at(2));
   EXPECT_TRUE(catalogue->remove("a"));
@@ -34,15 +34,23 @@ TEST(Catalogue, AddFindReplaceRemove) {
   EXPECT_EQ(catalogue->at(0)->name, "b");
 }
 
-TEST(Catalogue, AGenerationChosenBeforeIsKeptAndDoesNotChangeTheOrder) {
+TEST(Catalogue, SourcesAreNeverReusedAndLiveAsLongAsSomebodyHasTheirEntry) {
   auto catalogue = make_memory_catalogue();
-  CatalogueEntry early = entry("early", "/e");
-  early.generation = catalogue->new_generation();
-  ASSERT_TRUE(catalogue->add(entry("first", "/f"), false).ok());
-  ASSERT_TRUE(catalogue->add(early, false).ok());
-  EXPECT_EQ(catalogue->find("early")->generation, early.generation);
-  EXPECT_NE(catalogue->find("first")->generation, early.generation);
-  EXPECT_EQ(catalogue->at(1)->name, "early");
+  CatalogueEntry one = entry("a", "/1"), two = entry("a", "/2");
+  one.source = catalogue->new_source();
+  two.source = catalogue->new_source();
+  EXPECT_NE(one.source, two.source);
+  const auto keep = std::make_shared<int>(0);
+  one.keep = keep;
+  ASSERT_TRUE(catalogue->add(std::move(one)).ok());
+  auto found = catalogue->find("a");
+  two.keep = keep;
+  EXPECT_EQ(keep.use_count(), 4);
+  EXPECT_EQ(catalogue->replace(std::move(two))->source, found->source);
+  EXPECT_EQ(keep.use_count(), 3) << "the catalogue's new one, and the old one that was found";
+  found.reset();
+  EXPECT_TRUE(catalogue->remove("a"));
+  EXPECT_EQ(keep.use_count(), 1);
 }
 
 TEST(Catalogue, AgreesWithANaiveList) {
@@ -60,8 +68,11 @@ TEST(Catalogue, AgreesWithANaiveList) {
       if (known != naive.end()) naive.erase(known);
     } else {
       const bool replace = prng.below(2) == 0;
-      EXPECT_EQ(catalogue->add(entry(name, path), replace).ok(),
-                known == naive.end() || replace || known->second == path);
+      if (replace && catalogue->replace(entry(name, path))) {
+        EXPECT_NE(known, naive.end());
+      } else {
+        EXPECT_EQ(catalogue->add(entry(name, path)).ok(), known == naive.end() || known->second == path);
+      }
       if (known == naive.end())
         naive.emplace_back(name, path);
       else if (replace)

@@ -90,7 +90,8 @@ class CudaAdaptersEngine : public testing::Test {
   // The text of the request alone on the host.
   void expect_text(const Asked& asked) {
     std::string key = std::to_string(asked.prompt) + "/" + std::to_string(asked.salt);
-    for (const AdapterUse& use : asked.uses) key += "/" + use.name + "*" + std::to_string(use.scale);
+    for (const AdapterUse& use : asked.uses)
+      key += "/" + std::to_string(use.source.value) + "*" + std::to_string(use.scale);
     if (alone_.count(key) == 0) {
       const RequestId id = host_->submit(asked.prompt, asked.salt, asked.uses);
       ASSERT_NO_FATAL_FAILURE(host_->finish());
@@ -130,7 +131,7 @@ TEST_F(CudaAdaptersEngine, RandomTrafficOverTwoPlaces) {
   const auto one = [&] {
     std::vector<AdapterUse> uses;
     const uint64_t count = random.below(4) == 0 ? random.below(3) : 1;
-    for (uint64_t i = 0; i < count; ++i) uses.push_back({name_of(), random.below(2) == 0 ? 1.0f : 0.5f});
+    for (uint64_t i = 0; i < count; ++i) uses.push_back({source_of(name_of()), random.below(2) == 0 ? 1.0f : 0.5f});
     return ask(4 + static_cast<int>(random.below(2)) * 13, static_cast<int>(random.below(2)), uses);
   };
   asked.push_back(one());
@@ -189,7 +190,7 @@ TEST_F(CudaAdaptersEngine, TensorsOfTheirOwnComeAndGo) {
   std::vector<Asked> asked;
   while (asked.size() < 40 && !HasFailure()) {
     std::vector<AdapterUse> uses;
-    if (random.below(5) != 0) uses.push_back({names[random.below(names.size())], 1.0f});
+    if (random.below(5) != 0) uses.push_back({source_of(names[random.below(names.size())]), 1.0f});
     asked.push_back(ask(4 + static_cast<int>(random.below(2)) * 13, static_cast<int>(random.below(2)), uses));
     if (random.below(6) == 0) {
       const std::string& name = names[random.below(4)];
@@ -209,13 +210,13 @@ bool waits_for_adapter(const EngineStats& stats) { return stats.waiting_for_adap
 
 TEST_F(CudaAdaptersEngine, StepsGoOnWhileAnotherAdapterIsUploaded) {
   ASSERT_NO_FATAL_FAILURE(open(3, 2));
-  std::vector<Asked> asked = {ask(20, 1, {{"a", 1.0f}})};
+  std::vector<Asked> asked = {ask(20, 1, {{source_of("a"), 1.0f}})};
   ASSERT_NO_FATAL_FAILURE(device_->finish());
   cuda_emulated::hold_event_waits(true);
-  asked.push_back(ask(20, 1, {{"b", 1.0f}}));
+  asked.push_back(ask(20, 1, {{source_of("b"), 1.0f}}));
   ASSERT_NO_FATAL_FAILURE(device_->until(waits_for_adapter));
-  asked.push_back(ask(20, 2, {{"a", 1.0f}}));
-  asked.push_back(ask(7, 3, {{"a", 0.5f}}));
+  asked.push_back(ask(20, 2, {{source_of("a"), 1.0f}}));
+  asked.push_back(ask(7, 3, {{source_of("a"), 0.5f}}));
   asked.push_back(ask(20, 4, {}));
   ASSERT_NO_FATAL_FAILURE(device_->finish(1));
   EXPECT_TRUE(device_->tokens[asked[1].id.value].empty());
@@ -230,21 +231,21 @@ TEST_F(CudaAdaptersEngine, StepsGoOnWhileAnotherAdapterIsUploaded) {
 TEST_F(CudaAdaptersEngine, CancelUnloadAndReplaceDuringAnUpload) {
   ASSERT_NO_FATAL_FAILURE(open(4, 3));
   cuda_emulated::hold_event_waits(true);
-  const Asked cancelled = ask(20, 1, {{"a", 1.0f}});
+  const Asked cancelled = ask(20, 1, {{source_of("a"), 1.0f}});
   ASSERT_NO_FATAL_FAILURE(device_->until(waits_for_adapter));
   device_->engine().cancel(cancelled.id);
   ASSERT_NO_FATAL_FAILURE(device_->finish());
   ASSERT_NO_FATAL_FAILURE(device_->unload("a"));  // answers while the upload still reads what it had
-  Asked old_one = ask(20, 1, {{"b", 1.0f}});
+  Asked old_one = ask(20, 1, {{source_of("b"), 1.0f}});
   ASSERT_NO_FATAL_FAILURE(device_->until(waits_for_adapter));
   ASSERT_NO_FATAL_FAILURE(device_->load("b", paths_["c"], true));
-  Asked new_one = ask(20, 1, {{"b", 1.0f}});
+  Asked new_one = ask(20, 1, {{source_of("b"), 1.0f}});
   ASSERT_NO_FATAL_FAILURE(device_->until([](const EngineStats& stats) { return stats.waiting_for_adapter == 2; }));
   cuda_emulated::hold_event_waits(false);
   ASSERT_NO_FATAL_FAILURE(device_->finish());
   EXPECT_EQ(device_->ends[cancelled.id.value], EndReason::kCancelled);
   ASSERT_NO_FATAL_FAILURE(expect_text(old_one));
-  new_one.uses[0].name = "c";
+  new_one.uses[0].source = source_of("c");
   ASSERT_NO_FATAL_FAILURE(expect_text(new_one));
   EXPECT_NE(device_->tokens[old_one.id.value], device_->tokens[new_one.id.value]);
   close();
@@ -257,9 +258,9 @@ TEST_F(CudaAdaptersEngine, AFailedUploadEndsItsRequestsAlone) {
   const auto x = harness_->load(folder_.path() + "/x");
   ASSERT_TRUE(x.ok()) << x.error().message;
   cuda_emulated::refuse_copies_of(CudaAdapters::adapter_bytes((*x)->pairs));
-  const Asked fine = ask(20, 1, {{"a", 1.0f}});
-  const RequestId first = device_->submit(20, 1, {{"x", 1.0f}});
-  const RequestId second = device_->submit(9, 2, {{"b", 1.0f}, {"x", 1.0f}});
+  const Asked fine = ask(20, 1, {{source_of("a"), 1.0f}});
+  const RequestId first = device_->submit(20, 1, {{source_of("x"), 1.0f}});
+  const RequestId second = device_->submit(9, 2, {{source_of("b"), 1.0f}, {source_of("x"), 1.0f}});
   ASSERT_NO_FATAL_FAILURE(device_->finish());
   for (const RequestId id : {first, second}) {
     EXPECT_EQ(device_->ends[id.value], EndReason::kError);
@@ -270,7 +271,7 @@ TEST_F(CudaAdaptersEngine, AFailedUploadEndsItsRequestsAlone) {
   }
   ASSERT_NO_FATAL_FAILURE(expect_text(fine));
   cuda_emulated::refuse_copies_of(-1);
-  const RequestId again = device_->submit(20, 1, {{"x", 1.0f}});
+  const RequestId again = device_->submit(20, 1, {{source_of("x"), 1.0f}});
   ASSERT_NO_FATAL_FAILURE(device_->finish());
   EXPECT_EQ(device_->tokens[again.value].size(), 8u);
   EXPECT_NE(device_->tokens[again.value], device_->tokens[fine.id.value]);
@@ -280,7 +281,8 @@ TEST_F(CudaAdaptersEngine, AFailedUploadEndsItsRequestsAlone) {
 TEST_F(CudaAdaptersEngine, StopsWithUploadsInFlight) {
   ASSERT_NO_FATAL_FAILURE(open(2, 3));
   cuda_emulated::hold_event_waits(true);
-  const Asked first = ask(20, 1, {{"a", 1.0f}}), second = ask(20, 1, {{"b", 1.0f}}), third = ask(20, 1, {{"c", 1.0f}});
+  const Asked first = ask(20, 1, {{source_of("a"), 1.0f}}), second = ask(20, 1, {{source_of("b"), 1.0f}}),
+              third = ask(20, 1, {{source_of("c"), 1.0f}});
   ASSERT_NO_FATAL_FAILURE(device_->until([](const EngineStats& stats) { return stats.waiting_for_adapter == 3; }));
   device_->engine().stop();  // waits for no upload
   ASSERT_NO_FATAL_FAILURE(device_->finish());

@@ -29,19 +29,19 @@ void talk(Texts& texts, const std::string& replacement, const std::string& wide)
   texts.load("a", kRoot + "adapters/gqa-all-r16");
   texts.load("b", kRoot + "adapters/gqa-embed-tied");
   texts.submit(40, 1, {});
-  texts.submit(23, 2, {{"a", 1.0f}});
-  texts.submit(9, 3, {{"b", 0.5f}, {"a", 0.75f}});
-  texts.submit(40, 4, {{"b", 1.0f}});
+  texts.submit(23, 2, {{source_of("a"), 1.0f}});
+  texts.submit(9, 3, {{source_of("b"), 0.5f}, {source_of("a"), 0.75f}});
+  texts.submit(40, 4, {{source_of("b"), 1.0f}});
   texts.finish();
   texts.submit(40, 1, {});
   texts.finish();
   texts.load("a", replacement, true);
-  texts.submit(23, 2, {{"a", 1.0f}});
+  texts.submit(23, 2, {{source_of("a"), 1.0f}});
   texts.finish();
   // Tensors of their own, beside each other and rows of the model's.
   for (const char* name : kSaved) texts.load(name, kRoot + "adapters/" + name);
-  for (const char* name : kSaved) texts.submit(23, 2, {{name, 1.0f}});
-  texts.submit(23, 2, {{"a", 1.0f}});
+  for (const char* name : kSaved) texts.submit(23, 2, {{source_of(name), 1.0f}});
+  texts.submit(23, 2, {{source_of("a"), 1.0f}});
   texts.submit(40, 1, {});
   // Drawn, in the ways that need nothing but logits and in one that does.
   SamplingParams warm;
@@ -50,11 +50,11 @@ void talk(Texts& texts, const std::string& replacement, const std::string& wide)
   texts.submit(40, 1, {}, warm);
   warm.top_p = 0.8f;
   warm.top_k = 20;
-  texts.submit(23, 2, {{"a", 1.0f}}, warm);
+  texts.submit(23, 2, {{source_of("a"), 1.0f}}, warm);
   warm.repetition_penalty = 1.3f;
-  texts.submit(23, 2, {{"gqa-save-head-tied", 1.0f}}, warm);
+  texts.submit(23, 2, {{source_of("gqa-save-head-tied"), 1.0f}}, warm);
   texts.load("wide", wide);
-  texts.submit(23, 2, {{"wide", 1.0f}});
+  texts.submit(23, 2, {{source_of("wide"), 1.0f}});
   texts.finish();
 }
 
@@ -126,8 +126,8 @@ TEST(CudaEngine, AVocabularyBeyondTheLogitsEndsItsRequestAlone) {
   Texts device(**opened, [&](Ledger& ledger) { return make_cuda_executor(**model, *kv, ledger); });
   device.load("resized", kRoot + "adapters/gqa-resized-tied");
   device.load("head", kRoot + "adapters/gqa-save-head-tied");
-  device.submit(23, 2, {{"head", 1.0f}});
-  device.submit(23, 2, {{"resized", 1.0f}});
+  device.submit(23, 2, {{source_of("head"), 1.0f}});
+  device.submit(23, 2, {{source_of("resized"), 1.0f}});
   device.finish();
   EXPECT_EQ(device.tokens[1].size(), 8u);
   EXPECT_TRUE(device.tokens[2].empty());

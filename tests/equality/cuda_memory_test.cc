@@ -207,7 +207,7 @@ TEST_F(CudaMemory, UnderLoadTheBudgetIsKept) {
     for (size_t i = 0; i < paths.size(); ++i) driver.command(AdapterAction::kLoad, "a" + std::to_string(i), paths[i]);
     driver.collect();
     for (int round = 0; round < 2; ++round) {
-      for (int i = 0; i < 6; ++i) driver.submit(request_of(20 + i, i, {{"a" + std::to_string(i), 1.0f}}));
+      for (int i = 0; i < 6; ++i) driver.submit(request_of(20 + i, i, {{source_of("a" + std::to_string(i)), 1.0f}}));
       driver.collect();
     }
     std::vector<std::vector<TokenId>> all;
@@ -254,7 +254,7 @@ TEST_F(CudaMemory, BiasesAreStillThereForAdapters) {
     driver.command(AdapterAction::kLoad, "a", kGolden + "adapters/qwen2-bias-all");
     driver.collect();
     for (const auto& [ticket, reply] : driver.replies) EXPECT_TRUE(reply.status.ok()) << reply.status.error().message;
-    const Answer answer = driver.ask(request_of(20, 1, {{"a", 1.0f}}));
+    const Answer answer = driver.ask(request_of(20, 1, {{source_of("a"), 1.0f}}));
     EXPECT_EQ(answer.end, EndReason::kLength) << answer.error.message;
     return answer.tokens;
   };
@@ -275,7 +275,7 @@ TEST_F(CudaMemory, ALostDeviceIsTold) {
     std::vector<uint64_t> ids;
     for (int i = 0; i < 6; ++i) {
       Submit submit = request_of(20, i, {});
-      if (i % 2 == 1) submit.adapters = {{"a", 1.0f}};
+      if (i % 2 == 1) submit.adapters = {{source_of("a"), 1.0f}};
       if (const uint64_t id = driver.submit(submit)) ids.push_back(id);  // refused, once it is noticed
     }
     ASSERT_FALSE(ids.empty());
@@ -305,7 +305,7 @@ TEST_F(CudaMemory, AGpuBeyondTheFirstIsTheOnlyOneOpened) {
     driver.command(AdapterAction::kLoad, "a", kGolden + "adapters/gqa-all-r16");
     driver.collect();
     for (int i = 0; i < 3; ++i) driver.submit(request_of(20, i, {}));  // recorded steps among them
-    driver.submit(request_of(20, 4, {{"a", 1.0f}}));
+    driver.submit(request_of(20, 4, {{source_of("a"), 1.0f}}));
     driver.collect();
     EXPECT_TRUE(options_.device.taken_bytes().ok());
     std::vector<std::vector<TokenId>> all;

@@ -62,7 +62,7 @@ class EngineEquality : public testing::TestWithParam<size_t> {
     auto driver = std::make_unique<EngineDriver>(options);
     if (!driver->running()) return nullptr;
     for (const std::string& name : subject().adapters)
-      driver->command(AdapterAction::kRegister, name, kRoot + "adapters/" + name);
+      driver->command(AdapterAction::kAdd, name, kRoot + "adapters/" + name);
     driver->collect();
     return driver;
   }
@@ -87,7 +87,7 @@ class EngineEquality : public testing::TestWithParam<size_t> {
         const std::string& name = subject().adapters[use - 1];
         // The engine takes such an adapter as it is or not at all.
         const bool replaces = name.find("save") != std::string::npos;
-        request.adapters = {{name, replaces ? 1.0f : kScales[random.below(2)]}};
+        request.adapters = {{source_of(name), replaces ? 1.0f : kScales[random.below(2)]}};
       }
       request.max_tokens = static_cast<int32_t>(4 + random.below(28));
       request.ignore_eos = true;
@@ -216,7 +216,10 @@ TEST_P(EngineEquality, GreedyTextIsThatOfTheLayerProgram) {
   for (size_t i = 0; i < requests.size(); ++i) {
     std::vector<AdapterRef> uses;
     for (const AdapterUse& use : requests[i].adapters) {
-      auto adapter = (*harness)->load(kRoot + "adapters/" + use.name);
+      const auto name = std::find_if(subject().adapters.begin(), subject().adapters.end(),
+                                     [&](const std::string& one) { return source_of(one) == use.source; });
+      ASSERT_NE(name, subject().adapters.end());
+      auto adapter = (*harness)->load(kRoot + "adapters/" + *name);
       ASSERT_TRUE(adapter.ok()) << adapter.error().message;
       uses.push_back({*adapter, use.scale, 0});
     }
@@ -242,10 +245,10 @@ TEST_P(EngineEquality, OtherScalesAndSaltsShareNothing) {
   request.ignore_eos = true;
   request.sampling.temperature = 0;
   std::vector<Submit> kinds(5, request);  // the base, three weights, a salt
-  kinds[1].adapters = {{subject().adapters[0], 0.5f}};
-  kinds[2].adapters = {{subject().adapters[0], 1.0f}};
-  kinds[3].adapters = {{subject().adapters[0], -1.0f}};
-  kinds[4].adapters = {{subject().adapters[0], 1.0f}};
+  kinds[1].adapters = {{source_of(subject().adapters[0]), 0.5f}};
+  kinds[2].adapters = {{source_of(subject().adapters[0]), 1.0f}};
+  kinds[3].adapters = {{source_of(subject().adapters[0]), -1.0f}};
+  kinds[4].adapters = {{source_of(subject().adapters[0]), 1.0f}};
   kinds[4].cache_salt = "tenant";
   std::vector<Answer> cold;
   for (const Submit& kind : kinds) cold.push_back(driver->ask(kind));
@@ -269,7 +272,7 @@ TEST_P(EngineEquality, ChoicesDependOnSeedAndNumberAlone) {
   request.max_tokens = 20;
   request.ignore_eos = true;
   request.sampling.seed = 4711;
-  request.adapters = {{subject().adapters[0], 0.5f}};
+  request.adapters = {{source_of(subject().adapters[0]), 0.5f}};
   const auto choices = [&](int32_t count) {
     Submit several = request;
     several.choices = count;

@@ -71,8 +71,8 @@ class Soak : public testing::Test {
     if (submit.max_tokens == 0) submit.pooling = Pooling::kMean;
     static constexpr float kScales[] = {1.0f, 0.5f, -0.5f};
     for (uint64_t uses = random_.below(3); uses > 0; --uses)
-      submit.adapters.push_back({name(), kScales[random_.below(3)]});
-    if (submit.adapters.size() == 2 && submit.adapters[0].name == submit.adapters[1].name) submit.adapters.pop_back();
+      submit.adapters.push_back({source_of(name()), kScales[random_.below(3)]});
+    if (submit.adapters.size() == 2 && submit.adapters[0].source == submit.adapters[1].source) submit.adapters.pop_back();
     const uint64_t id = driver_->submit(submit);
     if (id != 0) requests_[id] = std::move(submit);
   }
@@ -80,13 +80,13 @@ class Soak : public testing::Test {
   void turn() {
     switch (random_.below(12)) {
       case 0:
-        driver_->command(AdapterAction::kRegister, name(), path());
+        driver_->command(AdapterAction::kAdd, name(), path());
         break;
       case 1:
         driver_->command(AdapterAction::kLoad, name(), path(), true);
         break;
       case 2:
-        driver_->command(AdapterAction::kUnload, name());
+        driver_->command(AdapterAction::kDrop, name());
         break;
       case 3:
         driver_->command(AdapterAction::kPin, name());
@@ -148,7 +148,7 @@ class Soak : public testing::Test {
 
 TEST_F(Soak, EveryPromiseIsKept) {
   SCOPED_TRACE(testing::Message() << "seed " << seed_);
-  for (int i = 0; i < kNames; ++i) driver_->command(AdapterAction::kRegister, "a" + std::to_string(i), path());
+  for (int i = 0; i < kNames; ++i) driver_->command(AdapterAction::kAdd, "a" + std::to_string(i), path());
   for (int i = 0; i < kTurns; ++i) {
     turn();
     while (driver_->take(0)) {
@@ -156,7 +156,7 @@ TEST_F(Soak, EveryPromiseIsKept) {
     while (driver_->open() > kCrowd && driver_->take(1'000'000'000)) {
     }
   }
-  for (int i = 0; i < kNames; ++i) driver_->command(AdapterAction::kUnload, "a" + std::to_string(i));
+  for (int i = 0; i < kNames; ++i) driver_->command(AdapterAction::kDrop, "a" + std::to_string(i));
   driver_->collect();
 
   std::map<EndReason, int> ends;

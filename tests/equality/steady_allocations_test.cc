@@ -46,6 +46,7 @@ namespace loralei {
 namespace {
 
 using test::EngineDriver;
+using test::source_of;
 
 const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
 
@@ -59,8 +60,9 @@ constexpr int kTokens = 100, kSequences = 6;
 Submit request(const Subject& subject, int i) {
   Submit request;
   for (int t = 0; t < 5 + i; ++t) request.prompt.push_back(static_cast<TokenId>(3 + i + t));
-  if (i < 4 && !subject.adapters.empty()) request.adapters = {{subject.adapters[static_cast<size_t>(i % 2)], 0.5f}};
-  if (i == 3 && !subject.adapters.empty()) request.adapters.push_back({subject.adapters[0], 0.25f});
+  if (i < 4 && !subject.adapters.empty())
+    request.adapters = {{source_of(subject.adapters[static_cast<size_t>(i % 2)]), 0.5f}};
+  if (i == 3 && !subject.adapters.empty()) request.adapters.push_back({source_of(subject.adapters[0]), 0.25f});
   request.sampling.temperature = i % 2 ? 1.0f : 0.0f;
   request.sampling.top_k = i == 1 ? 5 : 0;
   request.sampling.top_p = i == 5 ? 0.9f : 1.0f;

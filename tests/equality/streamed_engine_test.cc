@@ -63,13 +63,13 @@ class StreamedEngine : public testing::Test {
       submit.ignore_eos = true;
       submit.sampling.temperature = random_.below(3) == 0 ? 0.8f : 0.0f;
       submit.sampling.seed = random_();
-      if (random_.below(3) != 0) submit.adapters.push_back({kAdapters[random_.below(kAdapters.size())], 1.0f});
+      if (random_.below(3) != 0)
+        submit.adapters.push_back({source_of(kAdapters[random_.below(kAdapters.size())]), 1.0f});
       requests_.push_back(std::move(submit));
     }
   }
   static void register_adapters(EngineDriver& driver) {
-    for (const std::string& name : kAdapters)
-      driver.command(AdapterAction::kRegister, name, kGolden + "adapters/" + name);
+    for (const std::string& name : kAdapters) driver.command(AdapterAction::kAdd, name, kGolden + "adapters/" + name);
     driver.collect();
   }
   void compare(const Answer& answer, size_t number) {
@@ -295,7 +295,7 @@ TEST_F(StreamedEngine, IdleAdaptersGoBeforeWeightsDo) {
   std::vector<Submit> requests;
   for (const std::string& name : kAdapters) {
     Submit request = requests_[0];
-    request.adapters = {{name, 1.0f}};
+    request.adapters = {{source_of(name), 1.0f}};
     requests.push_back(request);
     expected_.push_back(driver.ask(request).tokens);
   }
@@ -322,7 +322,7 @@ TEST_F(StreamedEngine, IdleAdaptersGoBeforeWeightsDo) {
   // Room for one of the two that are idle: the one used longest ago goes.
   const auto bytes_of = [&](const std::string& name) {
     for (const AdapterStatus& adapter : driver.stats().adapters) {
-      if (adapter.name == name) return adapter.bytes;
+      if (adapter.source.label == name) return adapter.bytes;
     }
     return int64_t{-1};
   };

@@ -16,10 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/source_test_util.h"
 #include "engine/engine_host.h"
 #include "memory/ledger.h"
 
 namespace loralei::test {
+
+using testing_support::source_of;
+using testing_support::spec_of;
 
 struct Answer {
   std::vector<TokenId> tokens;
@@ -62,9 +66,9 @@ class EngineDriver {
     return id;
   }
 
-  uint64_t command(AdapterAction action, const std::string& name, const std::string& path = "", bool replace = false) {
+  uint64_t command(AdapterAction action, const std::string& name, const std::string& path = "", bool reload = false) {
     const uint64_t ticket = next_ticket_++;
-    const Status status = engine().command({ticket, action, name, path, replace});
+    const Status status = engine().command({ticket, action, spec_of(name, path), reload});
     EXPECT_TRUE(status.ok()) << status.error().message;
     if (status.ok()) tickets_.insert(ticket);
     return ticket;

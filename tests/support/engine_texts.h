@@ -13,12 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/source_test_util.h"
 #include "base/clock.h"
 #include "engine/start.h"
 #include "kv/block_pool.h"
 #include "support/model_harness.h"
 
 namespace loralei::test {
+
+using testing_support::source_of;
+using testing_support::spec_of;
 
 class EngineTexts {
  public:
@@ -61,10 +65,10 @@ class EngineTexts {
     if (engine_) engine_->stop();
   }
 
-  void load(const std::string& name, const std::string& path, bool replace = false) {
-    command({++tickets_, AdapterAction::kLoad, name, path, replace});
+  void load(const std::string& name, const std::string& path, bool reload = false) {
+    command({++tickets_, AdapterAction::kLoad, spec_of(name, path), reload});
   }
-  void unload(const std::string& name) { command({++tickets_, AdapterAction::kUnload, name, "", false}); }
+  void unload(const std::string& name) { command({++tickets_, AdapterAction::kDrop, spec_of(name)}); }
 
   static SamplingParams greedy() {
     SamplingParams sampling;

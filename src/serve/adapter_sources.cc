@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/adapter_sources.h"
+
+#include <utility>
+
+namespace loralei {
+
+std::shared_ptr<const void> AdapterSources::keep(AdapterSourceId source) {
+  return {this, [sources = weak_from_this(), source](const void*) {
+            if (const auto told = sources.lock()) told->let_go(source);
+          }};
+}
+
+Status AdapterSources::drop(const AdapterSourceSpec& source, Dispatcher::ReplyCallback done) {
+  {
+    const std::lock_guard lock(mutex_);
+    dropped_.insert(source.id);
+  }
+  Status told = dispatcher_.command({0, AdapterAction::kDrop, source}, std::move(done));
+  if (told.ok()) return told;
+  const std::lock_guard lock(mutex_);
+  dropped_.erase(source.id);
+  return told;
+}
+
+void AdapterSources::let_go(AdapterSourceId source) {
+  texts_.forget(source);
+  std::set<AdapterSourceId> all;
+  {
+    const std::lock_guard lock(mutex_);
+    if (dropped_.erase(source) == 0) not_taken_.insert(source);
+    all.swap(not_taken_);
+  }
+  for (const AdapterSourceId one : all) {
+    if (dispatcher_.command({0, AdapterAction::kDrop, {one, "", ""}}, [](const CommandReply&) {}).ok()) continue;
+    const std::lock_guard lock(mutex_);
+    not_taken_.insert(one);
+  }
+}
+
+}  // namespace loralei

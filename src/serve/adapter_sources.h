@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdapterSources: how long the engine knows a source. The catalogue's entry and every
+// request that was resolved to it share its keep; when the last of them is gone, nobody
+// can name the source any more, and the engine is told to drop it.
+//
+// Thread: any. Ownership: borrows dispatcher and texts; a keep may outlive it and then
+// does nothing. Invariants: the engine is told once for each source. Failure: a drop that
+// the engine does not take is told again with the next one.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "serve/dispatcher.h"
+#include "serve/text_model.h"
+#include "store/catalogue.h"
+
+namespace loralei {
+
+inline AdapterSourceSpec source_spec(const CatalogueEntry& entry) { return {entry.source, entry.name, entry.path}; }
+
+class AdapterSources : public std::enable_shared_from_this<AdapterSources> {
+ public:
+  AdapterSources(Dispatcher& dispatcher, TextModels& texts) : dispatcher_(dispatcher), texts_(texts) {}
+
+  std::shared_ptr<const void> keep(AdapterSourceId source);
+  // Now, whoever has a keep of it.
+  Status drop(const AdapterSourceSpec& source, Dispatcher::ReplyCallback done);
+
+ private:
+  void let_go(AdapterSourceId source);
+
+  Dispatcher& dispatcher_;
+  TextModels& texts_;
+  std::mutex mutex_;
+  std::set<AdapterSourceId> dropped_;    // though there is a keep
+  std::set<AdapterSourceId> not_taken_;  // by the engine
+};
+
+}  // namespace loralei
