@@ -325,7 +325,8 @@ TEST_P(CudaModelRules, RefusesWhatItCannotDo) {
   options.limits.rows_max = cuda::kRowsMax + 1;
   expect_refused(refused(), "rows in one step");
   options.limits.rows_max = cuda::kRowsMax;
-  options.limits.max_model_len = 1 << 24;  // hundreds of gigabytes, whatever the GPU
+  options.limits.max_model_len = 1 << 24;
+  options.attention_bytes_max = int64_t{1} << 50;  // every row's partial results: terabytes, whatever the GPU
   expect_refused(refused(), "of GPU memory");
 }
 

@@ -73,9 +73,13 @@ class CudaProductsTest : public cuda::CudaTest {
   CudaProducts products_;
 };
 
-TEST_F(CudaProductsTest, SixteenBitWeightsAreOneClassUpToSixtyFourRows) {
+TEST_F(CudaProductsTest, Bf16WeightsAreOneClassUpToEightRowsAndF16UpToSixtyFour) {
   for (int32_t out : {48, 16, 21}) add(DType::kBF16, out, 136);
   add(DType::kF16, 30, 136);
+  make(false);
+  expect_one_class({2, 5, 8});
+  weights_.clear();
+  for (int32_t out : {30, 16}) add(DType::kF16, out, 136);
   make(false);
   expect_one_class({2, 8, 9, 16, 17, 33, 40, 64});
 }

@@ -21,6 +21,8 @@ bool read_plain(const DeviceWeight& w) { return !is_quantised(w.dtype); }
 bool thin(const DeviceWeight& w, const CudaInput& input) {
   return input.dtype == DType::kBF16 && cuda::has_thin_gemm(w);
 }
+// Beyond these a Gemm takes such weights, unless every number of rows is few.
+int32_t thin_rows_max(const DeviceWeight& w) { return w.dtype == DType::kF16 ? kFewRowsF16 : kFewRowsBf16; }
 // How many of the first products one launch takes, of a kernel that takes such weights:
 // those of the first one's format.
 template <typename Takes>
@@ -105,7 +107,7 @@ Result<CudaProducts> CudaProducts::create(std::span<const DeviceWeight> weights,
   TRY_ASSIGN(made.gemm_, cuda::Gemm::open(kWorkspaceBytes));
   for (const DeviceWeight& w : weights) {
     const int32_t panel = gemm_as_is(w) ? w.rows : std::min(panel_rows(w, options), w.rows);
-    const int32_t few = cuda::has_thin_gemm(w) ? kFewRows16 : kFewRowsPlain;
+    const int32_t few = cuda::has_thin_gemm(w) ? thin_rows_max(w) : kFewRowsPlain;
     for (int64_t rows = 2 * few; rows / 2 < options.rows_max; rows *= 2) {
       for (const int32_t out : {panel, w.rows % panel}) {
         if (out == 0) continue;
@@ -256,9 +258,11 @@ Status CudaProducts::run(CudaStream& stream, const CudaInput& input, std::span<c
                                   .in = input.in,
                                   .to = rounded_rows_}));
   }
-  const bool use_thin = options_.one_class() || input.rows <= kFewRows16;
+  const auto takes_thin = [&](const DeviceWeight& w) {
+    return thin(w, input) && (options_.one_class() || input.rows <= thin_rows_max(w));
+  };
   while (!products.empty()) {
-    const size_t in_thin = use_thin ? together(products, [&](const DeviceWeight& w) { return thin(w, input); }) : 0;
+    const size_t in_thin = together(products, takes_thin);
     const size_t in_tile = use_gemv ? together(products, in_tiles) : 0;
     const size_t count = std::max<size_t>(1, in_thin + in_tile);
     std::array<cuda::ProductTarget, cuda::kProductTargets> targets;

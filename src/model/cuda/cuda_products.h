@@ -2,7 +2,8 @@
 // CudaProducts: which kernels multiply a layer's input with its weights, for any format
 // and any number of rows.
 //
-// bf16 and f16 weights meet up to kFewRows16 rows by thin_gemm. Others meet few rows
+// bf16 weights meet up to kFewRowsBf16 rows by thin_gemm, f16 ones up to kFewRowsF16.
+// Others meet few rows
 // (kFewRowsTiles, kFewRowsPlain) so: weights in tiles by tile_gemv with the input
 // rounded to int8 (both take neighbours of one format in one launch); f32, and 16-bit
 // weights that thin_gemm does not take or whose input is f32 for a neighbour in tiles, by
@@ -36,15 +37,15 @@
 
 namespace loralei {
 
-// A GEMV reads the weights once for up to kGemvRows rows. Weights in f32: decoding and
-// a Gemm read them once as well, whatever the rows. Weights in tiles: decoding writes
-// and Gemm reads 16 bits a number where a GEMV reads 4 to 8, so bytes are equal after 4
-// (q8_0) to 8 (q4) readings; four leave room for the GEMV's integer arithmetic. Weights
-// in 16 bits: a Gemm without split-K has too few thread blocks for a matrix of some
-// thousand outputs as long as one of them holds all rows. All to be measured on a GPU.
+// Where one way begins to cost less than the other on an H200 (docs/benchmarks/gpu.md).
+// A GEMV reads the weights once for up to kGemvRows rows. Weights in f32: decoding and a
+// Gemm read them once as well, whatever the rows. Weights in tiles: decoding and a Gemm
+// cost as much as two readings. bf16: a Gemm costs as much as thin_gemm of eight rows. f16:
+// a Gemm would take weights rounded to bf16.
 inline constexpr int32_t kFewRowsPlain = cuda::kGemvRows;
-inline constexpr int32_t kFewRowsTiles = 4 * cuda::kGemvRows;
-inline constexpr int32_t kFewRows16 = cuda::kThinRows;
+inline constexpr int32_t kFewRowsTiles = 2 * cuda::kGemvRows;
+inline constexpr int32_t kFewRowsBf16 = 8;
+inline constexpr int32_t kFewRowsF16 = cuda::kThinRows;
 
 // One projection of a layer input.
 struct CudaProduct {

@@ -14,7 +14,8 @@ namespace {
 
 // Classes end where rounding does: at kGemvRows, at its multiples up to 64, and (Gemm's)
 // at powers of two.
-static_assert(kFewRowsPlain == 8 && kFewRowsTiles % 8 == 0 && kFewRowsTiles <= 64 && kFewRows16 == 64);
+static_assert(kFewRowsPlain == 8 && kFewRowsBf16 == 8 && kFewRowsTiles % 8 == 0 && kFewRowsTiles <= 64 &&
+              kFewRowsF16 == 64);
 
 int64_t multiple_of(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 

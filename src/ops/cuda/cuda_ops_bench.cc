@@ -8,7 +8,8 @@
 // few rows, attention, LoRA across batch, rank and how requests share adapters, sampling.
 // A row is the median of several runs of a captured graph; weights, adapters and caches
 // take turns so that the second-level cache does not hold them. bf16 weights go through
-// thin_gemm, and beside it through the GEMV and the library, whose place it takes.
+// thin_gemm, and beside it through the GEMV and the library; weights in tiles through the
+// GEMV, and beside it decoded through the library.
 // What --batch-invariant costs: weights in tiles in groups of eight rows, a prefill's
 // attention row by row beside that in tiles. --smoke: tiny sizes, to see it run.
 #include <algorithm>
@@ -164,7 +165,7 @@ class Bench {
     for (const DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K}) {
       for (const auto& [out, in] : shapes) {
         if (dtype == DType::kQ4_K && in % 256 != 0) continue;
-        for (const int32_t rows : {1, 8, 32, 64}) TRY(few_rows_of(dtype, out, in, rows));
+        for (const int32_t rows : {1, 8, 16, 32, 64}) TRY(few_rows_of(dtype, out, in, rows));
       }
     }
     return {};
@@ -226,21 +227,33 @@ class Bench {
                                       .y_stride = out});
         });
       }));
-      if (rows > kGemvRows) {
-        TRY_ASSIGN(Gemm gemm, Gemm::open());
-        TRY(measure(", library", [&](int turn) {
-          return gemm.run(stream_, {.shape = {in, out},
-                                    .x = x,
-                                    .x_stride = in,
-                                    .rows = rows,
-                                    .w = weight(turn).data,
-                                    .y = y,
-                                    .y_stride = out});
-        }));
-      }
     }
+    if (rows > kGemvRows) TRY(by_library(x, rows, weight, y, measure));
     forget();
     return {};
+  }
+
+  // The library's product, of weights decoded before it where they are in tiles.
+  template <typename Weight, typename Measure>
+  Status by_library(const std::byte* x, int32_t rows, const Weight& weight, float* y, const Measure& measure) {
+    const DeviceWeight first = weight(0);
+    const bool decoded = first.layout != LayoutId::kPlain;
+    std::byte* room = nullptr;
+    if (decoded) {
+      TRY_ASSIGN(room, memory(matrix_bytes(DType::kBF16, LayoutId::kPlain, first.rows, first.cols)));
+    }
+    TRY_ASSIGN(Gemm gemm, Gemm::open());
+    return measure(decoded ? ", decoded, library" : ", library", [&](int turn) -> Status {
+      const DeviceWeight w = weight(turn);
+      if (decoded) TRY(decode_weights(stream_, {w, room, DType::kBF16}));
+      return gemm.run(stream_, {.shape = {w.cols, w.rows},
+                                .x = x,
+                                .x_stride = w.cols,
+                                .rows = rows,
+                                .w = decoded ? room : w.data,
+                                .y = y,
+                                .y_stride = w.rows});
+    });
   }
 
   // A cache of `sequences` sequences of `length` positions, blocks one after the other,

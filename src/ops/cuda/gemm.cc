@@ -70,6 +70,7 @@ Result<Gemm::Entry> Gemm::plan_for(const GemmShape& shape, int32_t rows) {
     return unsupported(std::string("Products of ") + dtype_info(shape.dtype).name + " into " +
                        dtype_info(shape.y_dtype).name + " are not made on a GPU: decode the weights to bf16 or f16.");
   }
+  if (rows <= kLeastClassRows) return make(shape, 1, kLeastClassRows);
   const auto rows_class = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(rows)));
   return make(shape, rows_class / 2 + 1, rows_class);
 }

@@ -16,7 +16,7 @@ TEST_F(CudaGemm, AgreesWithTheReference) {
   Prng prng(941);
   Gemm gemm = Gemm::open(int64_t{4} << 20).value();
   for (DType dtype : {DType::kBF16, DType::kF16}) {
-    for (int32_t rows : {9, 16, 33}) {
+    for (int32_t rows : {9, 33, 65}) {
       const int32_t in = 128, out = 72;
       TestWeights weights(prng, dtype, out, in);
       const std::vector<float> x = rounded(dtype, random_floats(prng, int64_t{rows} * in));
@@ -47,7 +47,7 @@ TEST_F(CudaGemm, AgreesWithTheReference) {
       }
     }
   }
-  EXPECT_EQ(gemm.plan_count(), 8u);  // 9 and 16 rows are one class
+  EXPECT_EQ(gemm.plan_count(), 8u);  // up to 64 rows are one class
 }
 
 // The stride of results decides which algorithms can be used: what a shape does not

@@ -131,7 +131,7 @@ KERNEL void BLOCK_LIMIT(kThreads) thin_gemm_kernel(const GRID_CONSTANT Targets<W
 }
 
 // Outputs of a launch from which thread blocks of 32 are enough to keep every
-// multiprocessor of a large GPU busy. To be measured on a GPU; no bit depends on it.
+// multiprocessor of a large GPU busy. No bit depends on it.
 constexpr int64_t kOutputsForPairs = 32 * 128;
 
 template <typename W, int kOutTiles, int kRowTiles>
