@@ -227,10 +227,9 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->check(CLI::IsMember({"auto", "int8", "f32"}))
       ->group(group);
   command
-      .add_option(
-          "--device", flags.device,
-          "where steps are computed: cpu, cuda:N (experimental: not proved on a GPU yet; see --enforce-eager), or auto "
-          "(cpu for now)")
+      .add_option("--device", flags.device,
+                  "where steps are computed: cpu, cuda:N (see --enforce-eager), or auto "
+                  "(cpu for now)")
       ->capture_default_str()
       ->group(group);
   command
