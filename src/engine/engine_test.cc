@@ -10,13 +10,14 @@
 #include "adapters/source_test_util.h"
 #include "base/prng.h"
 #include "engine/start.h"
-#include "sim/fake_model.h"
 #include "kv/block_pool.h"
+#include "sim/fake_model.h"
 
 namespace loralei {
 namespace {
 
 using namespace sim;
+using namespace testing_support;
 
 constexpr int64_t kPatienceNs = 20'000'000'000;  // only a hanging engine takes that long
 
