@@ -72,7 +72,8 @@ class Soak : public testing::Test {
     static constexpr float kScales[] = {1.0f, 0.5f, -0.5f};
     for (uint64_t uses = random_.below(3); uses > 0; --uses)
       submit.adapters.push_back({source_of(name()), kScales[random_.below(3)]});
-    if (submit.adapters.size() == 2 && submit.adapters[0].source == submit.adapters[1].source) submit.adapters.pop_back();
+    if (submit.adapters.size() == 2 && submit.adapters[0].source == submit.adapters[1].source)
+      submit.adapters.pop_back();
     const uint64_t id = driver_->submit(submit);
     if (id != 0) requests_[id] = std::move(submit);
   }
