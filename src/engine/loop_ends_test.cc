@@ -340,8 +340,8 @@ TEST(EngineLoopEnds, TheLoopSaysWhenItWantsToBeAskedAgain) {
   };
   EXPECT_EQ(wake_in_ns(), Next::kNever) << "nothing to do";
   world.files.put("/a", 7);
-  world.command(AdapterAction::kRegister, "a", "/a");
-  const RequestId cold = world.submit(simple(10, 5, 1, {{"a", 1.0f}}));
+  world.command(AdapterAction::kAdd, "a", "/a");
+  const RequestId cold = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
   while (world.jobs.empty()) wake_in_ns();
   EXPECT_EQ(wake_in_ns(), Next::kNever) << "the end of a load will come";
   world.executor.readiness = Error{ErrorCode::kUnavailable, "The weights are being mended."};
