@@ -67,8 +67,8 @@ Status run(Library library, Plan plan, const GemmArgs& args, void* workspace, in
 }  // namespace gemm_library
 
 // What the library offers for fewer rows may take ten times as long as what it offers for
-// these (an H200, cuBLASLt 13.1, 32 rows of weights [4096, 11008]), which reads the weights
-// as fast as memory does.
+// these (an H200, cuBLASLt 13.1, 32 rows of weights [4096, 11008]), which reads the
+// weights as fast as memory does.
 inline constexpr int32_t kLeastClassRows = 64;
 
 class Gemm {
