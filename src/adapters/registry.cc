@@ -82,14 +82,16 @@ std::string AdapterRegistry::label(AdapterSourceId source) const {
 namespace {
 
 Error not_registered() { return not_found("this adapter is not registered, or not any more"); }
+Error has_other_files(const AdapterSourceSpec& known) {
+  return invalid_argument("adapter \"" + known.label + "\" is registered from " + known.path +
+                          "; other files are another source");
+}
 
 }  // namespace
 
 void AdapterRegistry::add(uint64_t ticket, const AdapterSourceSpec& source) {
   if (Entry* const entry = find(source.id); entry != nullptr) {
-    if (entry->spec.path != source.path)
-      return reply(ticket, invalid_argument("adapter \"" + entry->spec.label + "\" is registered from " +
-                                            entry->spec.path + "; other files are another source"));
+    if (entry->spec.path != source.path) return reply(ticket, has_other_files(entry->spec));
     entry->forget_on_failure = false;  // it is wanted for its own sake now
     return reply(ticket, {});
   }
@@ -106,6 +108,7 @@ void AdapterRegistry::load(uint64_t ticket, const AdapterSourceSpec& source, boo
     entry = *added;
     entry->forget_on_failure = true;
   }
+  if (!source.path.empty() && entry->spec.path != source.path) return reply(ticket, has_other_files(entry->spec));
   if (entry->stage == Stage::kIdle) {
     if (!reload && entry->version != nullptr) {
       return reply(ticket, invalid_argument("adapter \"" + entry->spec.label +

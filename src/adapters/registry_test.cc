@@ -27,6 +27,26 @@ TEST(Registry, ColdAdapterIsLoadedOnFirstUseAndKept) {
   EXPECT_EQ(error.code, ErrorCode::kNotFound);
 }
 
+TEST(Registry, OtherFilesAreAnotherSource) {
+  RegistryWorld world;
+  world.put("/a", 1000, 1);
+  world.put("/b", 1000, 2);
+  std::vector<AdapterPin> pins;
+  Error error;
+  world.registry->add(1, spec_of("a", "/a"));
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  (void)world.replies();
+  world.registry->add(2, spec_of("a", "/b"));
+  world.registry->load(3, spec_of("a", "/b"), true, {});
+  const auto replies = world.replies();
+  ASSERT_EQ(replies.size(), 2u);
+  for (const RegistryReply& reply : replies) {
+    ASSERT_FALSE(reply.status.ok());
+    EXPECT_NE(reply.status.error().message.find("is registered from /a"), std::string::npos);
+  }
+  EXPECT_TRUE(world.jobs.empty());
+}
+
 TEST(Registry, WhatIsDoubtfulOfAnAdapterIsWarnedOf) {
   RegistryWorld world;
   world.put("/a", 1000);

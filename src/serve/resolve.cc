@@ -63,6 +63,7 @@ std::optional<CatalogueEntry> find_adapter(const std::string& name, const std::v
 
 Error with_names(Error error, const ResolvedModel& model) {
   if (error.code != ErrorCode::kNotFound || model.entries.empty()) return error;
+  if (error.message.starts_with("adapter \"")) return error;  // of its files: it has been named
   return std::move(error).with_context("adapter \"" + model.label + "\"");
 }
 

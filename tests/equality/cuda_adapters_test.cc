@@ -238,8 +238,8 @@ TEST_F(CudaAdaptersEngine, CancelUnloadAndReplaceDuringAnUpload) {
   ASSERT_NO_FATAL_FAILURE(device_->unload("a"));  // answers while the upload still reads what it had
   Asked old_one = ask(20, 1, {{source_of("b"), 1.0f}});
   ASSERT_NO_FATAL_FAILURE(device_->until(waits_for_adapter));
-  ASSERT_NO_FATAL_FAILURE(device_->load("b", paths_["c"], true));
-  Asked new_one = ask(20, 1, {{source_of("b"), 1.0f}});
+  ASSERT_NO_FATAL_FAILURE(device_->replace("b", "new", paths_["c"]));
+  Asked new_one = ask(20, 1, {{source_of("new"), 1.0f}});
   ASSERT_NO_FATAL_FAILURE(device_->until([](const EngineStats& stats) { return stats.waiting_for_adapter == 2; }));
   cuda_emulated::hold_event_waits(false);
   ASSERT_NO_FATAL_FAILURE(device_->finish());

@@ -35,13 +35,13 @@ void talk(Texts& texts, const std::string& replacement, const std::string& wide)
   texts.finish();
   texts.submit(40, 1, {});
   texts.finish();
-  texts.load("a", replacement, true);
-  texts.submit(23, 2, {{source_of("a"), 1.0f}});
+  texts.replace("a", "new", replacement);
+  texts.submit(23, 2, {{source_of("new"), 1.0f}});
   texts.finish();
   // Tensors of their own, beside each other and rows of the model's.
   for (const char* name : kSaved) texts.load(name, kRoot + "adapters/" + name);
   for (const char* name : kSaved) texts.submit(23, 2, {{source_of(name), 1.0f}});
-  texts.submit(23, 2, {{source_of("a"), 1.0f}});
+  texts.submit(23, 2, {{source_of("new"), 1.0f}});
   texts.submit(40, 1, {});
   // Drawn, in the ways that need nothing but logits and in one that does.
   SamplingParams warm;
@@ -50,7 +50,7 @@ void talk(Texts& texts, const std::string& replacement, const std::string& wide)
   texts.submit(40, 1, {}, warm);
   warm.top_p = 0.8f;
   warm.top_k = 20;
-  texts.submit(23, 2, {{source_of("a"), 1.0f}}, warm);
+  texts.submit(23, 2, {{source_of("new"), 1.0f}}, warm);
   warm.repetition_penalty = 1.3f;
   texts.submit(23, 2, {{source_of("gqa-save-head-tied"), 1.0f}}, warm);
   texts.load("wide", wide);
