@@ -243,6 +243,7 @@ TEST_F(CudaAdaptersEngine, CancelUnloadAndReplaceDuringAnUpload) {
   ASSERT_NO_FATAL_FAILURE(device_->until([](const EngineStats& stats) { return stats.waiting_for_adapter == 2; }));
   cuda_emulated::hold_event_waits(false);
   ASSERT_NO_FATAL_FAILURE(device_->finish());
+  ASSERT_NO_FATAL_FAILURE(device_->unload("b"));
   EXPECT_EQ(device_->ends[cancelled.id.value], EndReason::kCancelled);
   ASSERT_NO_FATAL_FAILURE(expect_text(old_one));
   new_one.uses[0].source = source_of("c");

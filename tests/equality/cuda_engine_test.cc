@@ -36,6 +36,7 @@ void talk(Texts& texts, const std::string& replacement, const std::string& wide)
   texts.submit(40, 1, {});
   texts.finish();
   texts.replace("a", "new", replacement);
+  texts.unload("a");
   texts.submit(23, 2, {{source_of("new"), 1.0f}});
   texts.finish();
   // Tensors of their own, beside each other and rows of the model's.

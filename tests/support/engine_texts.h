@@ -68,10 +68,9 @@ class EngineTexts {
   void load(const std::string& name, const std::string& path, bool reload = false) {
     command({++tickets_, AdapterAction::kLoad, spec_of(name, path), reload});
   }
-  // Another source in the place of `old`, which is dropped.
+  // Another source in the place of `old`, which stays for its users until it is unloaded.
   void replace(const std::string& old, const std::string& name, const std::string& path) {
     command({++tickets_, AdapterAction::kLoad, spec_of(name, path), false, source_of(old)});
-    unload(old);
   }
   void unload(const std::string& name) { command({++tickets_, AdapterAction::kDrop, spec_of(name)}); }
 
