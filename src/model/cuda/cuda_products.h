@@ -40,7 +40,7 @@ namespace loralei {
 // Where one way begins to cost less than the other on an H200 (docs/benchmarks/gpu.md).
 // A GEMV reads the weights once for up to kGemvRows rows. Weights in f32: decoding and a
 // Gemm read them once as well, whatever the rows. Weights in tiles: decoding and a Gemm
-// cost as much as two readings. bf16: a Gemm costs as much as thin_gemm of eight rows.
+// cost as much as two readings. bf16: a Gemm costs little more than thin_gemm of eight.
 // f16: a Gemm would take weights rounded to bf16.
 inline constexpr int32_t kFewRowsPlain = cuda::kGemvRows;
 inline constexpr int32_t kFewRowsTiles = 2 * cuda::kGemvRows;
