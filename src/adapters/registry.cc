@@ -441,9 +441,8 @@ void AdapterRegistry::check() const {
     CHECK((entry->stage != Stage::kIdle) == (std::count(active_.begin(), active_.end(), entry.get()) == 1));
     CHECK((entry->stage == Stage::kStamping || entry->stage == Stage::kReading) == (entry->job != 0));
     CHECK(entry->tickets.empty() || entry->stage != Stage::kIdle);
-    const bool is_replaced = std::any_of(active_.begin(), active_.end(), [id = source](const Entry* other) {
-      return other->replaces == id;
-    });
+    const bool is_replaced = std::any_of(active_.begin(), active_.end(),
+                                         [id = source](const Entry* other) { return other->replaces == id; });
     CHECK(!entry->pinned || entry->version != nullptr || entry->stage != Stage::kIdle || is_replaced);
     if (entry->job != 0) {
       CHECK(jobs_.at(entry->job).entry == entry.get());
