@@ -31,8 +31,6 @@ const char* error_code_name(ErrorCode code) {
       return "deadline";
     case ErrorCode::kUnavailable:
       return "unavailable";
-    case ErrorCode::kReplaced:
-      return "replaced";
     case ErrorCode::kCorrupt:
       return "corrupt";
     case ErrorCode::kIo:

@@ -28,13 +28,12 @@ enum class ErrorCode : unsigned char {
   kCancelled,
   kDeadline,
   kUnavailable,
-  kReplaced,  // what the request was made for is another by now
   kCorrupt,
   kIo,
   kUnsupported,
   kInternal,
 };
-inline constexpr int kErrorCodeCount = 14;
+inline constexpr int kErrorCodeCount = 13;
 
 // Stable lower-case name, e.g. "invalid_argument".
 const char* error_code_name(ErrorCode code);

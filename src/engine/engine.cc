@@ -58,7 +58,7 @@ class EngineImpl final : public Engine {
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
     refresh_stats(true);
     if (tier_ != nullptr) tier_->on_upload([this](UploadDone&& done) { inbox_.put(std::move(done)); });
-    requests_->on_returned([this] { inbox_.put(LedgerNews{}); });
+    requests_->on_returned([this] { inbox_.put(RoomChanged{}); });
     thread_ = std::thread([this] { run(); });
   }
   ~EngineImpl() override { stop(); }
@@ -389,15 +389,8 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   parts.ledger->set_cap(MemoryUse::kAdapters,
                         options.adapter_bytes > 0 ? options.adapter_bytes : default_adapter_bytes(available));
 
-  loop.config = config;
-  loop.eos = parts.eos.empty() ? config.eos : parts.eos;
-  loop.ledger = parts.ledger;
-  loop.device = parts.device;
-  loop.device_ledger = parts.device_ledger;
-  loop.device_overhead = parts.device_overhead;
-  loop.clock = parts.clock;
-  loop.log = parts.log;
-  loop.pool = parts.pool;
+  static_cast<EngineContext&>(loop) = parts;
+  if (loop.eos.empty()) loop.eos = config.eos;
   loop.registry.loads_max = std::max(1, options.adapter_load_threads);
   loop.registry.strict = options.adapter_strict;
   loop.registry.int8 = options.adapter_int8;

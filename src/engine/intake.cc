@@ -168,7 +168,6 @@ void EngineLoop::receive(LoadDone&& done) { registry_.on_load_done(std::move(don
 void EngineLoop::receive(HeaderCheck&& check) { registry_.checked(check); }
 
 void EngineLoop::receive(const UploadDone&) { arriving_changed_ = true; }
-void EngineLoop::receive(const LedgerNews&) { room_changed(); }
 
 // Between two steps: nobody uses weights or KV now.
 void EngineLoop::receive(const BudgetReady& ready) {

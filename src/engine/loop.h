@@ -55,21 +55,10 @@
 
 namespace loralei {
 
-struct DeviceOverhead;
-
-struct LoopParts {
+struct LoopParts : EngineContext {
   Executor* executor = nullptr;
   std::unique_ptr<KvCache> kv;
-  ModelConfig config;
-  std::vector<TokenId> eos;
-  Ledger* ledger = nullptr;
-  std::shared_ptr<ByteBudget> requests;   // their memory; null: all there is
-  std::string device;                     // EngineStats::device
-  const Ledger* device_ledger = nullptr;  // of the executor's own memory; null: it computes in the host's
-  const DeviceOverhead* device_overhead = nullptr;
-  const Clock* clock = nullptr;
-  LogSink* log = nullptr;
-  ThreadPool* pool = nullptr;
+  std::shared_ptr<ByteBudget> requests;  // their memory; null: all there is
   std::function<bool(LoadJob&&)> start_load;
   std::function<Status(int64_t budget_bytes, const RoomMaker& room)> set_budget;
   std::function<bool(const std::function<void(int64_t bytes)>&)> watch_memory;  // MemoryControl::watch
@@ -145,7 +134,7 @@ class EngineLoop {
   void receive(HeaderCheck&& check);
   void receive(const BudgetReady& ready);
   void receive(const UploadDone& done);
-  void receive(const LedgerNews& news);
+  void receive(const RoomChanged&) { room_changed(); }
   void collect_replies();
 
   // leases.cc

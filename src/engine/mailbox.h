@@ -36,14 +36,14 @@ struct Hold {
   RequestId id;
   bool held = false;
 };
-struct LedgerNews {};  // a loan is back
+struct RoomChanged {};  // there may be more memory for adapters: a loan is back
 // MemoryControl::prepare() has done its work for another budget, or says why not.
 struct BudgetReady {
   MemoryCommand command;
   Status prepared;
 };
 using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, LoadDone, HeaderCheck, BudgetReady, UploadDone,
-                             LedgerNews, StepDone>;
+                             RoomChanged, StepDone>;
 
 class Inbox {
  public:

@@ -68,19 +68,23 @@ struct MemoryControl {
 
 struct DeviceOverhead;
 
-struct EngineParts {
-  std::unique_ptr<Executor> executor;
+// What an engine computes for and borrows, the same for its thread and its loop.
+struct EngineContext {
   ModelConfig config;
   std::vector<TokenId> eos;  // joined from config and generation config; empty: config.eos
-  AdapterSource adapters;
   Ledger* ledger = nullptr;
-  std::shared_ptr<RequestBudget> requests;  // of the ledger; null: made with a reserve of nothing
-  std::string device;                       // EngineStats::device
-  const Ledger* device_ledger = nullptr;    // of the executor's own memory; null: it computes in the host's
+  std::string device;                     // EngineStats::device
+  const Ledger* device_ledger = nullptr;  // of the executor's own memory; null: it computes in the host's
   const DeviceOverhead* device_overhead = nullptr;
   const Clock* clock = nullptr;
   LogSink* log = nullptr;
   ThreadPool* pool = nullptr;  // samples rows side by side; null: on the engine thread. Used between steps only.
+};
+
+struct EngineParts : EngineContext {
+  std::unique_ptr<Executor> executor;
+  AdapterSource adapters;
+  std::shared_ptr<RequestBudget> requests;  // of the ledger; null: made with a reserve of nothing
   EngineOptions options;
   MemoryControl memory;
   std::string fingerprint;

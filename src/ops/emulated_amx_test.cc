@@ -158,8 +158,8 @@ Unit& unit() {
 #define _tile_dpbf16ps(c, a, b) loralei::emulated_amx::unit().add_products_of_pairs(c, a, b)
 #define matmul_halves_amx matmul_halves_emulated_amx
 #define matmul_tiles_amx matmul_tiles_emulated_amx
-#include "ops/cpu/matmul_amx.cc"
-#include "ops/cpu/tiles_amx.cc"
+#include "ops/cpu/amx/matmul_amx.cc"
+#include "ops/cpu/amx/tiles_amx.cc"
 #undef matmul_halves_amx
 #undef matmul_tiles_amx
 

@@ -224,7 +224,7 @@ LORALEI_TARGET_END
 LORALEI_TARGET_BEGIN_AMX
 namespace loralei {
 namespace {
-#include "ops/cpu/tile_config.inl.h"
+#include "ops/cpu/amx/tile_config.inl.h"
 
 // Tiles of 16 rows of 64 bytes: four sums (0..3) of the products of two left (4, 5) and
 // two right (6, 7) tiles.

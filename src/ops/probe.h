@@ -40,8 +40,8 @@ double probe_f32_gflop_s(ThreadPool& pool, const Clock& clock, int rounds = 5);
 // dot-product instruction on vectors (AVX-512 VNNI, else AVX-VNNI, else multiply-add
 // pairs of AVX-512 or AVX2); 0 where there is none. `bits`: of the weights, 4 .. 8.
 // Where bytes are multiplied in pairs alone, the fewer they are the more pairs are added
-// in 16 bits, which is up to 1.8 times as fast (ops/cpu/madd_in_order.inl.h); elsewhere
-// they make no difference.
+// in 16 bits, which is up to 1.8 times as fast (ops/cpu/dots/madd_in_order.inl.h);
+// elsewhere they make no difference.
 double probe_int8_gop_s(ThreadPool& pool, const Clock& clock, int rounds = 5, int bits = 8);
 // The bits to give it for weights of a format; always 8 where they make no difference
 // on this machine.

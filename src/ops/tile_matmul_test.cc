@@ -3,8 +3,8 @@
 #include <array>
 #include <cstring>
 
-#include "ops/cpu/activations.h"
 #include "ops/cpu/scratch.h"
+#include "ops/cpu/tiles/activations.h"
 #include "ops/op_test_util.h"
 #include "ops/ref/ref_table.h"
 #include "tensor/tile_layout.h"
@@ -242,7 +242,7 @@ TEST_P(TileMatmul, TheMeasuredChoiceDoesNotShow) {
 
 // Results lie in lines of their own, as in the model: few rows write them past the
 // caches. Formats that want the rows in three forms are more than are written out
-// together, and the least scratch has room for one (ops/cpu/activations.h).
+// together, and the least scratch has room for one (ops/cpu/tiles/activations.h).
 TEST_P(TileMatmul, ProjectionsShareOneInput) {
   Prng prng(304);
   const int32_t in = 256, rows_max = 21;

@@ -20,7 +20,6 @@ constexpr ErrorRow kRows[] = {
     {409, kInvalid, "cancelled"},                      // kCancelled: another request undid what this one asked for
     {504, "timeout_error", "timeout"},                 // kDeadline
     {503, "unavailable_error", "unavailable"},         // kUnavailable
-    {503, "unavailable_error", "replaced"},            // kReplaced
     {400, kInvalid, "corrupt_file"},                   // kCorrupt: of a file the request names
     {500, "server_error", "io_error"},                 // kIo
     {400, kInvalid, "unsupported"},                    // kUnsupported

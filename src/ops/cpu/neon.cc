@@ -14,11 +14,11 @@
 #include <utility>
 
 #include "device/host/isa.h"
-#include "ops/cpu/attention_plan.h"
-#include "ops/cpu/lora_plan.h"
+#include "ops/cpu/attention/attention_plan.h"
+#include "ops/cpu/lora/lora_plan.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
-#include "ops/cpu/tile_table.h"
+#include "ops/cpu/tiles/tile_table.h"
 #include "ops/tiles.h"
 #include "tensor/codec.h"
 #include "tensor/tile_layout.h"
@@ -29,17 +29,17 @@ namespace neon {
 
 // Each body uses the ones above it, hence their order.
 // clang-format off
-#include "ops/cpu/simd_neon.inl.h"
-#include "ops/cpu/math.inl.h"
-#include "ops/cpu/decode.inl.h"
-#include "ops/cpu/product_out.inl.h"
-#include "ops/cpu/lane_product.inl.h"
-#include "ops/cpu/matmul.inl.h"
+#include "ops/cpu/lanes/simd_neon.inl.h"
+#include "ops/cpu/lanes/math.inl.h"
+#include "ops/cpu/plain/decode.inl.h"
+#include "ops/cpu/plain/product_out.inl.h"
+#include "ops/cpu/plain/lane_product.inl.h"
+#include "ops/cpu/plain/matmul.inl.h"
 #include "ops/cpu/elementwise.inl.h"
-#include "ops/cpu/lora_factors.inl.h"
-#include "ops/cpu/lora.inl.h"
-#include "ops/cpu/attention_tile.inl.h"
-#include "ops/cpu/attention.inl.h"
+#include "ops/cpu/lora/lora_factors.inl.h"
+#include "ops/cpu/lora/lora.inl.h"
+#include "ops/cpu/attention/attention_tile.inl.h"
+#include "ops/cpu/attention/attention.inl.h"
 // clang-format on
 
 }  // namespace neon

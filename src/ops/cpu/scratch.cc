@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "ops/cpu/activations.h"
-#include "ops/cpu/lora_plan.h"
+#include "ops/cpu/lora/lora_plan.h"
+#include "ops/cpu/tiles/activations.h"
 
 namespace loralei {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Integer products with AVX-512 VNNI.
-#include "ops/cpu/tile_table.h"
+#include "ops/cpu/tiles/tile_table.h"
 
 #if defined(__x86_64__)
 
@@ -17,9 +17,9 @@
 #include <limits>
 #include <span>
 
-#include "ops/cpu/activations.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
+#include "ops/cpu/tiles/activations.h"
 #include "ops/tiles.h"
 #include "tensor/tile_layout.h"
 
@@ -30,25 +30,25 @@ namespace tiles_avx512_vnni {
 
 // Each body uses the ones above it, hence their order.
 // clang-format off
-#include "ops/cpu/simd_avx512.inl.h"
-#include "ops/cpu/dot_vnni512.inl.h"
-#include "ops/cpu/dot_rows.inl.h"
-#include "ops/cpu/round_rows.inl.h"
-#include "ops/cpu/tile_formats.inl.h"
-#include "ops/cpu/tile_blocks.inl.h"
-#include "ops/cpu/tile_product.inl.h"
-#include "ops/cpu/row_groups.inl.h"
-#include "ops/cpu/in_order.inl.h"
-#include "ops/cpu/dot_in_order.inl.h"
-#include "ops/cpu/sums_in_order512.inl.h"
-#include "ops/cpu/tile_wide.inl.h"
-#include "ops/cpu/wide_dots_vnni.inl.h"
-#include "ops/cpu/tile_wide_vector.inl.h"
-#include "ops/cpu/tile_wide_groups.inl.h"
-#include "ops/cpu/tile_pair.inl.h"
-#include "ops/cpu/tile_packed.inl.h"
-#include "ops/cpu/tile_wide_matmul.inl.h"
-#include "ops/cpu/tile_matmul.inl.h"
+#include "ops/cpu/lanes/simd_avx512.inl.h"
+#include "ops/cpu/dots/dot_vnni512.inl.h"
+#include "ops/cpu/dots/dot_rows.inl.h"
+#include "ops/cpu/tiles/round_rows.inl.h"
+#include "ops/cpu/tiles/tile_formats.inl.h"
+#include "ops/cpu/tiles/tile_blocks.inl.h"
+#include "ops/cpu/tiles/tile_product.inl.h"
+#include "ops/cpu/tiles/row_groups.inl.h"
+#include "ops/cpu/dots/in_order.inl.h"
+#include "ops/cpu/dots/dot_in_order.inl.h"
+#include "ops/cpu/dots/sums_in_order512.inl.h"
+#include "ops/cpu/wide/tile_wide.inl.h"
+#include "ops/cpu/wide/wide_dots_vnni.inl.h"
+#include "ops/cpu/wide/tile_wide_vector.inl.h"
+#include "ops/cpu/wide/tile_wide_groups.inl.h"
+#include "ops/cpu/tiles/tile_pair.inl.h"
+#include "ops/cpu/tiles/tile_packed.inl.h"
+#include "ops/cpu/wide/tile_wide_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul.inl.h"
 // clang-format on
 
 }  // namespace tiles_avx512_vnni

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cpu/lora_plan.h"
+#include "ops/cpu/lora/lora_plan.h"
 
 #include <algorithm>
 #include <atomic>

@@ -13,7 +13,7 @@
 // Up to twelve rows are one group, so their weights stream from memory once; more rows
 // meet a tile, which then stays in the second-level cache, six at a time, while the next
 // one is called there.
-#include "ops/cpu/matmul_bf16.h"
+#include "ops/cpu/plain/matmul_bf16.h"
 
 #if defined(__x86_64__)
 
@@ -38,8 +38,8 @@ namespace {
 namespace matmul_bf16 {
 
 // clang-format off
-#include "ops/cpu/simd_avx512.inl.h"
-#include "ops/cpu/product_out.inl.h"
+#include "ops/cpu/lanes/simd_avx512.inl.h"
+#include "ops/cpu/plain/product_out.inl.h"
 // clang-format on
 
 using Pairs = __m512bh;  // sixteen pairs of bf16 numbers: a step of one row

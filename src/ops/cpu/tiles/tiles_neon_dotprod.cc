@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Integer products with NEON and dotprod.
-#include "ops/cpu/tile_table.h"
+#include "ops/cpu/tiles/tile_table.h"
 
 #if defined(__aarch64__)
 
@@ -11,9 +11,9 @@
 #include <limits>
 #include <span>
 
-#include "ops/cpu/activations.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
+#include "ops/cpu/tiles/activations.h"
 #include "ops/tiles.h"
 #include "tensor/tile_layout.h"
 
@@ -24,16 +24,16 @@ namespace tiles_neon_dotprod {
 
 // Each body uses the ones above it, hence their order.
 // clang-format off
-#include "ops/cpu/simd_neon.inl.h"
-#include "ops/cpu/dot_sdot.inl.h"
-#include "ops/cpu/dot_words_sdot.inl.h"
-#include "ops/cpu/round_rows.inl.h"
-#include "ops/cpu/tile_formats.inl.h"
-#include "ops/cpu/tile_blocks.inl.h"
-#include "ops/cpu/tile_product.inl.h"
-#include "ops/cpu/row_groups.inl.h"
-#include "ops/cpu/tile_vector.inl.h"
-#include "ops/cpu/tile_matmul.inl.h"
+#include "ops/cpu/lanes/simd_neon.inl.h"
+#include "ops/cpu/dots/dot_sdot.inl.h"
+#include "ops/cpu/dots/dot_words_sdot.inl.h"
+#include "ops/cpu/tiles/round_rows.inl.h"
+#include "ops/cpu/tiles/tile_formats.inl.h"
+#include "ops/cpu/tiles/tile_blocks.inl.h"
+#include "ops/cpu/tiles/tile_product.inl.h"
+#include "ops/cpu/tiles/row_groups.inl.h"
+#include "ops/cpu/tiles/tile_vector.inl.h"
+#include "ops/cpu/tiles/tile_matmul.inl.h"
 // clang-format on
 
 }  // namespace tiles_neon_dotprod

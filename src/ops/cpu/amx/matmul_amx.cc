@@ -14,7 +14,7 @@
 // however many rows and outputs are multiplied together (batch invariance), as accurate
 // as f32 FMA. What is below 2^-126 counts as zero there, pieces included; an infinite
 // input, or an infinite f16 weight, makes NaNs.
-#include "ops/cpu/matmul_amx.h"
+#include "ops/cpu/amx/matmul_amx.h"
 
 #if defined(__x86_64__)
 
@@ -38,10 +38,10 @@ namespace {
 namespace matmul_amx {
 
 // clang-format off
-#include "ops/cpu/simd_avx512.inl.h"
-#include "ops/cpu/tile_config.inl.h"
-#include "ops/cpu/matmul_amx_pieces.inl.h"
-#include "ops/cpu/matmul_amx_unit.inl.h"
+#include "ops/cpu/lanes/simd_avx512.inl.h"
+#include "ops/cpu/amx/tile_config.inl.h"
+#include "ops/cpu/amx/matmul_amx_pieces.inl.h"
+#include "ops/cpu/amx/matmul_amx_unit.inl.h"
 // clang-format on
 
 // One or two tiles of outputs that are multiplied together: two only where

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer products with AVX2 and AVX-VNNI.
+#include "ops/cpu/tiles/tile_table.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "ops/cpu/scratch.h"
+#include "ops/cpu/target.h"
+#include "ops/cpu/tiles/activations.h"
+#include "ops/tiles.h"
+#include "tensor/tile_layout.h"
+
+LORALEI_TARGET_BEGIN_AVX_VNNI
+namespace loralei {
+namespace {
+namespace tiles_avx2_vnni {
+
+// Each body uses the ones above it, hence their order.
+// clang-format off
+#include "ops/cpu/lanes/simd_avx2.inl.h"
+#include "ops/cpu/dots/in_order.inl.h"
+#include "ops/cpu/dots/dot_vnni256.inl.h"
+#include "ops/cpu/dots/dot_in_order.inl.h"
+#include "ops/cpu/dots/sums_in_memory.inl.h"
+#include "ops/cpu/tiles/round_rows.inl.h"
+#include "ops/cpu/tiles/tile_formats.inl.h"
+#include "ops/cpu/tiles/tile_blocks.inl.h"
+#include "ops/cpu/tiles/row_groups.inl.h"
+#include "ops/cpu/wide/tile_wide.inl.h"
+#include "ops/cpu/tiles/tile_pair.inl.h"
+#include "ops/cpu/tiles/tile_packed_pairs.inl.h"
+#include "ops/cpu/wide/tile_wide_pairs.inl.h"
+#include "ops/cpu/wide/tile_wide_groups.inl.h"
+#include "ops/cpu/wide/tile_wide_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul.inl.h"
+// clang-format on
+
+}  // namespace tiles_avx2_vnni
+}  // namespace
+}  // namespace loralei
+LORALEI_TARGET_END
+
+namespace loralei {
+void matmul_tiles_avx2_vnni(OpContext& ctx, const TileMatmulArgs& args) { tiles_avx2_vnni::matmul_tiles(ctx, args); }
+}  // namespace loralei
+
+#endif
