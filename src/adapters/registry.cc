@@ -9,47 +9,19 @@
 
 namespace loralei {
 
-AdapterPin& AdapterPin::operator=(AdapterPin&& other) noexcept {
-  if (this != &other) {
-    release();
-    registry_ = std::exchange(other.registry_, nullptr);
-    version_ = std::exchange(other.version_, nullptr);
-  }
-  return *this;
-}
-
-const Adapter& AdapterPin::operator*() const {
-  CHECK(version_ != nullptr);
-  return *version_->adapter;
-}
-
-void AdapterPin::release() {
-  if (registry_ != nullptr) std::exchange(registry_, nullptr)->unpin_version(std::exchange(version_, nullptr));
-}
-
-AdapterClaim& AdapterClaim::operator=(AdapterClaim&& other) noexcept {
-  if (this != &other) {
-    release();
-    registry_ = std::exchange(other.registry_, nullptr);
-    version_ = other.version_;
-  }
-  return *this;
-}
-
-void AdapterClaim::release() {
-  if (registry_ != nullptr) std::exchange(registry_, nullptr)->unclaim(version_);
-}
-
 AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options,
                                  std::function<bool(LoadJob&&)> start_load)
-    : ledger_(ledger), clock_(clock), log_(log), options_(options), start_load_(std::move(start_load)) {}
-
-AdapterRegistry::~AdapterRegistry() {
-  for (const auto& [id, version] : versions_) {
-    CHECK(version->pins == 0);
-    if (options_.dropped) options_.dropped(version->adapter->version);
-  }
-}
+    : ledger_(ledger),
+      clock_(clock),
+      log_(log),
+      options_(options),
+      start_load_(std::move(start_load)),
+      versions_(clock, {.used =
+                            [this](Entry* owner) {
+                              ++generation_;
+                              if (owner != nullptr) touch(*owner);
+                            },
+                        .leaving = [this](const AdapterVersion& version) { on_leaving(version); }}) {}
 
 AdapterRegistry::Entry* AdapterRegistry::find(AdapterSourceId source) {
   const auto found = entries_.find(source);
@@ -132,7 +104,7 @@ void AdapterRegistry::drop(uint64_t ticket, AdapterSourceId source) {
   if (entry.version == nullptr && reading) jobs_[entry.job].unload_tickets.push_back(ticket);
   if (entry.version == nullptr && !reading) reply(ticket, {});
   orphan_job(entry);
-  if (entry.version != nullptr) retire(take_version(entry), {ticket});
+  if (entry.version != nullptr) versions_.retire(*take_version(entry), {ticket});
   std::erase(active_, &entry);
   std::erase(wanted_, &entry);
   news_.push_back(source);
@@ -184,8 +156,7 @@ void AdapterRegistry::begin_round() {
 
 AdapterVersion* AdapterRegistry::claimed(const AdapterNeeds& needs, size_t index) {
   if (needs.claims.empty()) return nullptr;
-  const auto found = versions_.find(needs.claims[index].version().value);
-  return found == versions_.end() ? nullptr : found->second.get();
+  return versions_.find(needs.claims[index].version());
 }
 
 // Fills found_. An outcome where that is decided: a source is unknown, or a load has
@@ -256,18 +227,10 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
     wait_for(needs, order);
     return AcquireOutcome::kWaiting;
   }
-  const int64_t now_ns = clock_.now_ns();
   for (AdapterVersion* version : found_) {
-    version->youngest_order = version->pins == 0 ? order : std::max(version->youngest_order, order);
-    ++version->pins;
-    if (version->owner != nullptr) {
-      touch(*version->owner);
-      version->owner->uses += needs.again ? 0 : 1;
-    }
-    version->last_use_ns = now_ns;
-    pins.push_back(AdapterPin(this, version));
+    if (version->owner != nullptr) version->owner->uses += needs.again ? 0 : 1;
+    pins.push_back(versions_.pin(*version, order));
   }
-  ++generation_;
   return AcquireOutcome::kReady;
 }
 
@@ -331,46 +294,14 @@ AdapterVersion* AdapterRegistry::take_version(Entry& entry) {
   return std::exchange(entry.version, nullptr);
 }
 
-void AdapterRegistry::unpin_version(AdapterVersion* version) {
-  CHECK(version->pins > 0);
-  if (version->owner != nullptr) touch(*version->owner);
-  version->last_use_ns = clock_.now_ns();
-  ++generation_;
-  if (--version->pins == 0 && version->retired && version->claims == 0) destroy(version);
-}
-
-AdapterClaim AdapterRegistry::claim(AdapterVersionId version) {
-  ++versions_.at(version.value)->claims;
-  return AdapterClaim(this, version);
-}
-
-void AdapterRegistry::unclaim(AdapterVersionId id) {
-  const auto found = versions_.find(id.value);
-  if (found == versions_.end()) return;  // it has left memory meanwhile
-  AdapterVersion* const version = found->second.get();
-  CHECK(version->claims > 0);
-  if (--version->claims == 0 && version->retired && version->pins == 0) destroy(version);
-}
-
 void AdapterRegistry::take_news(std::vector<AdapterSourceId>& sources) {
   sources.insert(sources.end(), news_.begin(), news_.end());
   news_.clear();
 }
 
-void AdapterRegistry::retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets) {
-  version->retired = true;
-  version->owner = nullptr;
-  version->unload_tickets.insert(version->unload_tickets.end(), unload_tickets.begin(), unload_tickets.end());
-  if (version->pins == 0 && version->claims == 0) destroy(version);
-}
-
-void AdapterRegistry::destroy(AdapterVersion* version) {
-  const int64_t bytes = version->grant.bytes();
-  bytes_ -= bytes;
-  const std::vector<uint64_t> tickets = std::move(version->unload_tickets);
-  if (options_.dropped) options_.dropped(version->adapter->version);
-  versions_.erase(version->adapter->version.value);
-  for (const uint64_t ticket : tickets) reply(ticket, {}, bytes);
+void AdapterRegistry::on_leaving(const AdapterVersion& version) {
+  if (options_.dropped) options_.dropped(version.adapter->version);
+  for (const uint64_t ticket : version.unload_tickets) reply(ticket, {}, version.grant.bytes());
   ++generation_;
 }
 
@@ -397,7 +328,7 @@ void AdapterRegistry::fail_outstanding(const Error& error) {
     for (const uint64_t ticket : tickets) reply(ticket, error);
     tickets.clear();
   };
-  for (const auto& [id, version] : versions_) fail_tickets(version->unload_tickets);
+  for (const auto& [id, version] : versions_.all()) fail_tickets(version->unload_tickets);
   for (auto& [id, job] : jobs_) fail_tickets(job.unload_tickets);
 }
 
@@ -434,7 +365,7 @@ void AdapterRegistry::take_changes(const std::function<void(const RegistryView&)
 
 void AdapterRegistry::check() const {
   size_t current = 0, reading = 0;
-  int64_t sum_bytes = 0, pinned_sum_bytes = 0;
+  int64_t pinned_sum_bytes = 0, loading_sum_bytes = 0;
   for (const auto& [source, entry] : entries_) {
     CHECK(entry->spec.id == source);
     CHECK(entry->changed == (std::count(changed_.begin(), changed_.end(), entry.get()) == 1));
@@ -451,23 +382,17 @@ void AdapterRegistry::check() const {
     if (entry->version == nullptr) continue;
     ++current;
     pinned_sum_bytes += pinned_bytes(*entry);
-    CHECK(!entry->version->retired);
-    CHECK(versions_.at(entry->version->adapter->version.value).get() == entry->version);
+    CHECK(entry->version->owner == entry.get());
+    CHECK(versions_.find(entry->version->adapter->version) == entry->version);
   }
-  size_t retired = 0;
-  for (const auto& [id, version] : versions_) {
-    CHECK(version->pins >= 0 && version->claims >= 0);
-    CHECK(version->grant.bytes() == version->adapter->bytes);
-    sum_bytes += version->grant.bytes();
-    if (!version->retired) continue;
-    ++retired;
-    CHECK(version->owner == nullptr && version->pins + version->claims > 0);
-  }
-  for (const auto& [id, job] : jobs_) sum_bytes += job.grant.bytes();
-  CHECK(current + retired == versions_.size());
+  versions_.check();
+  const auto retired = std::count_if(versions_.all().begin(), versions_.all().end(),
+                                     [](const auto& one) { return one.second->retired(); });
+  CHECK(current + static_cast<size_t>(retired) == versions_.all().size());
+  for (const auto& [id, job] : jobs_) loading_sum_bytes += job.grant.bytes();
   CHECK(jobs_.size() <= static_cast<size_t>(options_.loads_max) && reading <= jobs_.size());
-  CHECK(bytes_ == sum_bytes && pinned_bytes_ == pinned_sum_bytes);
-  CHECK(bytes_ <= ledger_.used_bytes(MemoryUse::kAdapters));
+  CHECK(loading_bytes_ == loading_sum_bytes && pinned_bytes_ == pinned_sum_bytes);
+  CHECK(bytes() <= ledger_.used_bytes(MemoryUse::kAdapters));
 }
 
 }  // namespace loralei

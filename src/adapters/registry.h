@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterRegistry: sources, their immutable loaded versions, and who keeps which version
-// alive (mechanisms §3). Names are resolved to sources above; a label is for sentences.
+// AdapterRegistry: sources, and how they come into memory and leave it (mechanisms §3).
+// Names are resolved to sources above; a label is for sentences.
 //
 //   source ── entry {source | loading | resident | failed} ──> current version
-//   AdapterPin of a request that runs   >── version
-//   AdapterClaim of one that waits      >── version, which may leave meanwhile
 //
-// A retired version (replaced or unloaded) lives until its last pin and claim go.
+// Who keeps which version alive: adapters/versions.h.
 //
 // Thread: the engine's alone; file work happens through `start_load` and comes back by
-// on_load_done(). Ownership: owns the versions and the ledger grants of their bytes; an
-// AdapterPin is a move-only share of one version and must not outlive the registry.
-// Invariants (check()): every version is the current one of its source or retired with
-// pins or claims; bytes are granted before they are read; at most loads_max jobs are in
+// on_load_done(). Ownership: owns the versions; pins and claims must not outlive the
+// registry. Invariants (check()): every version is the current one of its source or
+// retired; bytes are granted before they are read; at most loads_max jobs are in
 // progress; a pinned or used version is never evicted, but for a pinned one that nobody
 // uses, by its own replacement; a pinned source that is not in memory is being loaded,
 // until that fails.
@@ -53,59 +50,18 @@
 #include "adapters/cache_policy.h"
 #include "adapters/load_pool.h"
 #include "adapters/source_spec.h"
+#include "adapters/versions.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "memory/ledger.h"
 
 namespace loralei {
 
-class AdapterRegistry;
-struct AdapterVersion;
-
-// What a request that waits has of the version it was made for. Unlike a pin it keeps no
-// memory: the version may leave, and then the claim says nothing. Only a version that was
-// replaced or unloaded, and so could not be loaded again, stays until its claims are
-// gone.
-class [[nodiscard]] AdapterClaim {
- public:
-  AdapterClaim() = default;
-  AdapterClaim(AdapterClaim&& other) noexcept
-      : registry_(std::exchange(other.registry_, nullptr)), version_(other.version_) {}
-  AdapterClaim& operator=(AdapterClaim&& other) noexcept;
-  ~AdapterClaim() { release(); }
-  AdapterVersionId version() const { return version_; }
-  void release();
-
- private:
-  friend class AdapterRegistry;
-  AdapterClaim(AdapterRegistry* registry, AdapterVersionId version) : registry_(registry), version_(version) {}
-  AdapterRegistry* registry_ = nullptr;
-  AdapterVersionId version_;
-};
-
 // Adapters of one request.
 struct AdapterNeeds {
   std::span<const AdapterSourceId> sources;
   std::span<const AdapterClaim> claims;  // beside sources, or empty: versions to be preferred
   bool again = false;                    // it has acquired them before: no further use
-};
-
-class [[nodiscard]] AdapterPin {
- public:
-  AdapterPin() = default;
-  AdapterPin(AdapterPin&& other) noexcept
-      : registry_(std::exchange(other.registry_, nullptr)), version_(std::exchange(other.version_, nullptr)) {}
-  AdapterPin& operator=(AdapterPin&& other) noexcept;
-  ~AdapterPin() { release(); }
-  const Adapter& operator*() const;
-  const Adapter* operator->() const { return &**this; }
-  void release();
-
- private:
-  friend class AdapterRegistry;
-  AdapterPin(AdapterRegistry* registry, AdapterVersion* version) : registry_(registry), version_(version) {}
-  AdapterRegistry* registry_ = nullptr;
-  AdapterVersion* version_ = nullptr;
 };
 
 struct RegistryOptions {
@@ -145,6 +101,35 @@ struct RegistryCounters {
 
 inline constexpr int64_t kRoomPatienceNs = 1'000'000'000;
 
+// How far the load of a source is.
+enum class AdapterStage : uint8_t { kIdle, kQueued, kStamping, kWaitingForRoom, kReading };
+
+// A source and what has become of it. Owned by the registry.
+struct AdapterEntry {
+  AdapterSourceSpec spec;
+  AdapterSourceId replaces;  // while it is loaded
+  AdapterVersion* version = nullptr;
+  AdapterStage stage = AdapterStage::kIdle;
+  bool reload = false;             // a replacement is under way; `version` serves meanwhile
+  bool forget_on_failure = false;  // the source came with the load command
+  bool pinned = false;
+  bool failed = false;
+  Error error;
+  FileStamp failed_stamp;
+  bool failed_stamp_known = false;
+  int64_t failed_limit_bytes = INT64_MAX;  // too large for this much room; more room is worth another try
+  uint64_t failed_serial = 0;
+  int64_t least_bytes = 0;  // it surely needs that much
+  int64_t ask_bytes = 0;    // room to ask for next
+  bool size_known = false;  // both are what the loader said
+  int64_t without_room_since_ns = INT64_MAX;
+  int64_t uses = 0;
+  uint64_t wanted = UINT64_MAX;
+  int32_t waiting = 0;
+  bool changed = false;  // and listed in changed_
+  uint64_t job = 0;
+  std::vector<uint64_t> tickets;  // of load and pin commands
+};
 enum class AcquireOutcome : uint8_t { kReady, kWaiting, kFailed };
 
 class AdapterRegistry {
@@ -152,7 +137,6 @@ class AdapterRegistry {
   // start_load takes a job or says false (busy; tried again at the next pump()).
   AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options,
                   std::function<bool(LoadJob&&)> start_load);
-  ~AdapterRegistry();  // CHECKs that no pin is left; every version leaves
   AdapterRegistry(const AdapterRegistry&) = delete;
   AdapterRegistry& operator=(const AdapterRegistry&) = delete;
 
@@ -186,7 +170,7 @@ class AdapterRegistry {
   // Of a request that waits for something else than its adapters: they leave for no
   // younger load.
   void want(const AdapterNeeds& needs, uint64_t order);
-  AdapterClaim claim(AdapterVersionId version);
+  AdapterClaim claim(AdapterVersionId version) { return versions_.claim(version); }
   // Counts anew what loads that have lost their patience leave to younger requests. For
   // acquire() outside of a round.
   void reserve();
@@ -219,7 +203,7 @@ class AdapterRegistry {
   bool loading() const { return !active_.empty() || !jobs_.empty(); }
   uint64_t generation() const { return generation_; }  // grows with every change
   RegistryCounters counters() const { return counters_; }
-  int64_t bytes() const { return bytes_; }  // of all versions, and granted to loads
+  int64_t bytes() const { return versions_.bytes() + loading_bytes_; }  // of all versions, and granted to loads
   // Those that were changed since the last call, in no order, and those that are gone.
   void take_changes(const std::function<void(const RegistryView&)>& visit, std::vector<AdapterSourceId>& gone);
   void touch(AdapterSourceId source);  // as if something had changed; unknown ones are ignored
@@ -228,35 +212,8 @@ class AdapterRegistry {
   void check() const;
 
  private:
-  friend class AdapterPin;
-  friend class AdapterClaim;
-  friend struct AdapterVersion;
-  enum class Stage : uint8_t { kIdle, kQueued, kStamping, kWaitingForRoom, kReading };
-  struct Entry {
-    AdapterSourceSpec spec;
-    AdapterSourceId replaces;  // while it is loaded
-    AdapterVersion* version = nullptr;
-    Stage stage = Stage::kIdle;
-    bool reload = false;             // a replacement is under way; `version` serves meanwhile
-    bool forget_on_failure = false;  // the source came with the load command
-    bool pinned = false;
-    bool failed = false;
-    Error error;
-    FileStamp failed_stamp;
-    bool failed_stamp_known = false;
-    int64_t failed_limit_bytes = INT64_MAX;  // too large for this much room; more room is worth another try
-    uint64_t failed_serial = 0;
-    int64_t least_bytes = 0;  // it surely needs that much
-    int64_t ask_bytes = 0;    // room to ask for next
-    bool size_known = false;  // both are what the loader said
-    int64_t without_room_since_ns = INT64_MAX;
-    int64_t uses = 0;
-    uint64_t wanted = UINT64_MAX;
-    int32_t waiting = 0;
-    bool changed = false;  // and listed in changed_
-    uint64_t job = 0;
-    std::vector<uint64_t> tickets;  // of load and pin commands
-  };
+  using Stage = AdapterStage;
+  using Entry = AdapterEntry;
   struct Job {
     Entry* entry = nullptr;  // null: the source was dropped meanwhile
     bool read = false;
@@ -348,11 +305,8 @@ class AdapterRegistry {
   AdapterVersion* claimed(const AdapterNeeds& needs, size_t index);
   std::optional<AcquireOutcome> find_versions(const AdapterNeeds& needs, uint64_t since, Error& error);
   void wait_for(const AdapterNeeds& needs, uint64_t order);
-  void unclaim(AdapterVersionId version);
   Status fit_together(const AdapterNeeds& needs);
-  void retire(AdapterVersion* version, std::vector<uint64_t> unload_tickets);
-  void destroy(AdapterVersion* version);
-  void unpin_version(AdapterVersion* version);
+  void on_leaving(const AdapterVersion& version);
   void reply(uint64_t ticket, Status status, int64_t bytes_freed = 0, std::string version = {});
   void reply_all(Entry& entry, const Status& status);
 
@@ -362,34 +316,21 @@ class AdapterRegistry {
   const RegistryOptions options_;
   const std::function<bool(LoadJob&&)> start_load_;
   Entries entries_;
-  std::unordered_map<uint64_t, std::unique_ptr<AdapterVersion>> versions_;  // by version id
   std::unordered_map<uint64_t, Job> jobs_;
   std::vector<Entry*> active_;             // entries that are being loaded
   std::vector<Entry*> wanted_;             // touched in this round
   std::vector<Reservation> reservations_;  // from begin_round() to pump()
   std::vector<Entry*> turn_;               // of pump(): active_ as it began
   Census census_;
-  int64_t bytes_ = 0;         // of versions and jobs
-  int64_t pinned_bytes_ = 0;  // of current versions of pinned sources
+  int64_t loading_bytes_ = 0;  // granted to jobs
+  int64_t pinned_bytes_ = 0;   // of current versions of pinned sources
   std::vector<RegistryReply> replies_;
   std::vector<AdapterSourceId> news_, gone_;
   std::vector<Entry*> changed_;
   std::vector<AdapterVersion*> found_;  // of find_versions(): beside the sources; null: not in memory
   RegistryCounters counters_;
-  uint64_t serial_ = 0, generation_ = 0, next_job_ = 1, next_version_ = 1;
-};
-
-// Owned by the registry; users hold it through AdapterPin.
-struct AdapterVersion {
-  std::string label;
-  std::shared_ptr<const Adapter> adapter;
-  AdapterRegistry::Entry* owner = nullptr;  // whose current version it is; null once retired
-  Grant grant;
-  int32_t pins = 0, claims = 0;
-  uint64_t youngest_order = 0;  // of the requests since it was last without pins
-  int64_t last_use_ns = 0;
-  bool retired = false;
-  std::vector<uint64_t> unload_tickets;  // answered when it is freed
+  uint64_t serial_ = 0, generation_ = 0, next_job_ = 1;
+  AdapterVersions versions_;  // the last: what leaves is told to those above
 };
 
 }  // namespace loralei

@@ -100,17 +100,16 @@ bool AdapterRegistry::start_job(Entry& entry, bool read, Grant grant) {
   load.options.strict = options_.strict;
   load.options.int8 = options_.int8;
   load.options.bytes_max = grant.bytes();
-  if (read) load.version = AdapterVersionId{next_version_};
+  if (read) load.version = versions_.new_id();
   const AdapterVersionId version = load.version;
   if (!start_load_(std::move(load))) return false;
   Job& job = jobs_[next_job_];
   job.entry = &entry;
   job.read = read;
   job.grant = std::move(grant);
-  bytes_ += job.grant.bytes();
+  loading_bytes_ += job.grant.bytes();
   job.version = version;
   entry.job = next_job_++;
-  if (read) ++next_version_;
   ++generation_;
   return true;
 }
@@ -120,7 +119,7 @@ void AdapterRegistry::on_load_done(LoadDone&& done) {
   CHECK(found != jobs_.end());
   Job job = std::move(found->second);
   jobs_.erase(found);
-  bytes_ -= job.grant.bytes();
+  loading_bytes_ -= job.grant.bytes();
   ++generation_;
   if (job.entry == nullptr) {  // unloaded meanwhile
     const int64_t bytes = done.load.ok() && done.load->adapter ? done.load->adapter->bytes : 0;
@@ -164,7 +163,7 @@ void AdapterRegistry::on_stamp(Entry& entry, const Result<FileStamp>& stamp) {
 // Everything adapters have or could ever have, but for those that stay. What is lent now
 // comes back: it can be waited for.
 int64_t AdapterRegistry::room_beside(int64_t staying_bytes) const {
-  return std::max<int64_t>(0, ledger_.available_after_loans_bytes(MemoryUse::kAdapters) + bytes_ - staying_bytes);
+  return std::max<int64_t>(0, ledger_.available_after_loans_bytes(MemoryUse::kAdapters) + bytes() - staying_bytes);
 }
 
 // Most bytes this load could ever be granted.
@@ -178,7 +177,7 @@ AdapterRegistry::Census& AdapterRegistry::census() {
   census.leaving.clear();
   census.left = 0;
   census.used.clear();
-  for (const auto& [id, version] : versions_) {
+  for (const auto& [id, version] : versions_.all()) {
     if (version->owner == nullptr || version->owner->pinned) continue;
     if (version->pins == 0) {
       census.leaving.push_back({candidate(*version), version.get()});
@@ -200,7 +199,7 @@ AdapterRegistry::Census& AdapterRegistry::census() {
     if (entry->version != nullptr && !entry->pinned) census.wanted.push_back(entry);
   std::sort(census.wanted.begin(), census.wanted.end(),
             [](const Entry* a, const Entry* b) { return a->wanted < b->wanted; });
-  counters_.versions_looked_at += versions_.size() + census.wanted.size();
+  counters_.versions_looked_at += versions_.all().size() + census.wanted.size();
   return census;
 }
 
@@ -323,7 +322,7 @@ void AdapterRegistry::evict(AdapterVersion* version, const std::string& reason) 
   ++counters_.versions_looked_at;
   if (!owner.pinned) ++census_.left;
   log_.event(LogLevel::kInfo, "adapter leaves memory", {{"adapter", owner.spec.label}}, reason);
-  destroy(take_version(owner));
+  versions_.evict(*take_version(owner));
   ++counters_.evictions;
 }
 
@@ -342,7 +341,7 @@ std::optional<Grant> AdapterRegistry::make_room(const Entry& entry, int64_t byte
 
 int64_t AdapterRegistry::idle_bytes() const {
   int64_t sum = 0;
-  for (const auto& [id, version] : versions_)
+  for (const auto& [id, version] : versions_.all())
     if (version->pins == 0 && version->owner != nullptr && !version->owner->pinned) sum += version->grant.bytes();
   return sum;
 }
@@ -409,27 +408,18 @@ Status AdapterRegistry::admissible(const Job& job, const Adapter& adapter) const
 }
 
 void AdapterRegistry::install(Entry& entry, Job& job, std::shared_ptr<const Adapter> adapter) {
-  auto version = std::make_unique<AdapterVersion>();
-  version->label = entry.spec.label;
-  version->adapter = std::move(adapter);
-  version->grant = std::move(job.grant);
-  version->grant.shrink_to(version->adapter->bytes);
-  version->last_use_ns = clock_.now_ns();
-  if (entry.version != nullptr) retire(take_version(entry), {});
-  version->owner = &entry;
+  if (entry.version != nullptr) versions_.retire(*take_version(entry), {});
   touch(entry);
-  entry.version = version.get();
-  bytes_ += version_bytes(entry);
+  entry.version = &versions_.add(entry, entry.spec.label, std::move(adapter), std::move(job.grant));
   pinned_bytes_ += pinned_bytes(entry);
   entry.failed = entry.forget_on_failure = false;
   ++counters_.loads;
-  log_.event(LogLevel::kInfo, "adapter loaded",
-             {{"adapter", entry.spec.label},
-              {"bytes", version->adapter->bytes},
-              {"version", digest_hex(version->adapter->digest).substr(0, 12)}});
-  for (const std::string& doubt : version->adapter->doubts)
+  const Adapter& loaded = *entry.version->adapter;
+  log_.event(
+      LogLevel::kInfo, "adapter loaded",
+      {{"adapter", entry.spec.label}, {"bytes", loaded.bytes}, {"version", digest_hex(loaded.digest).substr(0, 12)}});
+  for (const std::string& doubt : loaded.doubts)
     log_.event(LogLevel::kWarning, "adapter in doubt", {{"adapter", entry.spec.label}}, doubt);
-  versions_.emplace(version->adapter->version.value, std::move(version));
   if (Entry* const replaced = find(entry.replaces); replaced != nullptr) {
     entry.uses += replaced->uses;
     if (replaced->pinned) set_pinned(entry, true);
