@@ -52,7 +52,7 @@ void AdapterRegistry::settle(Entry& entry) {
   entry.reload = false;
   entry.replaces = {};
   entry.without_room_since_ns = INT64_MAX;
-  entry.job = 0;
+  CHECK(entry.job == 0);
 }
 
 // What was to be replaced, where it gave its room to a load that came to nothing.
@@ -96,6 +96,8 @@ void AdapterRegistry::pump() {
 }
 
 bool AdapterRegistry::start_job(Entry& entry, bool read, Grant grant) {
+  CHECK(entry.job == 0 && jobs_.size() < static_cast<size_t>(options_.loads_max));
+  CHECK(read || grant.bytes() == 0);
   LoadJob load{.id = next_job_, .path = entry.spec.path, .read = read};
   load.options.strict = options_.strict;
   load.options.int8 = options_.int8;
@@ -129,6 +131,7 @@ void AdapterRegistry::on_load_done(LoadDone&& done) {
     return;
   }
   Entry& entry = *job.entry;
+  CHECK(entry.job == done.id && entry.stage == (job.read ? Stage::kReading : Stage::kStamping));
   entry.job = 0;
   if (job.read) {
     on_read(entry, job, done);
@@ -318,6 +321,7 @@ AdapterVersion* AdapterRegistry::next_to_leave(const Entry& entry) {
 }
 
 void AdapterRegistry::evict(AdapterVersion* version, const std::string& reason) {
+  CHECK(version->owner != nullptr && version->owner->version == version);
   Entry& owner = *version->owner;
   ++counters_.versions_looked_at;
   if (!owner.pinned) ++census_.left;
@@ -357,6 +361,7 @@ void AdapterRegistry::evict_idle(int64_t bytes) {
 // The room it has taken to be read; none when it must wait for room that others still
 // use. Where it can never have any it has failed, and with that the entry may be gone.
 std::optional<int64_t> AdapterRegistry::advance_room(Entry& entry) {
+  CHECK(entry.stage == Stage::kWaitingForRoom);
   const int64_t limit = limit_bytes(entry);
   if (entry.least_bytes > limit) {
     entry.failed_limit_bytes = limit;

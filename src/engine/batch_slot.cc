@@ -41,6 +41,7 @@ void BatchSlot::collect_slots(const StepPlan& plan, std::span<Sequence* const> s
 // segments: those keep the request's order.
 void BatchSlot::add_segments(const StepPlan& plan) {
   for (const PlanSegment& segment : plan.segments) {
+    CHECK(segment.row_count > 0 && segment.row_begin + segment.row_count <= static_cast<int32_t>(plan.tokens.size()));
     const LoraSegment next{segment.row_begin, segment.row_count, slot_of(segment.adapter), segment.scale};
     if (!segments_.empty()) {
       LoraSegment& last = segments_.back();
@@ -69,6 +70,8 @@ void BatchSlot::add_replaced(const PlanGroup& group, const Request& request) {
 }
 
 void BatchSlot::add_rows(const PlanGroup& group, const Sequence& sequence) {
+  CHECK(group.row_count > 0);
+  CHECK(sequence.lease.blocks().size() >= static_cast<size_t>(kv_blocks_for(group.position + group.row_count)));
   const std::span<const int32_t> blocks =
       sequence.lease.blocks().first(static_cast<size_t>(kv_blocks_for(group.position + group.row_count)));
   groups_.push_back({group.row_begin, group.row_count, group.position, static_cast<int32_t>(blocks_.size()),
@@ -105,6 +108,8 @@ const StepBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* const
   for (size_t group = 0; group < plan.groups.size(); ++group) add_rows(plan.groups[group], *sequences[group]);
   add_segments(plan);
   if (choices) add_choices(plan, sequences);
+  CHECK(positions_.size() == plan.tokens.size() && groups_.size() == plan.groups.size());
+  CHECK(choices_.empty() || choices_.size() == plan.logits_rows.size());
   batch_ = {.step = plan.step,
             .tokens = plan.tokens,
             .positions = positions_,

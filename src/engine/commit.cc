@@ -27,6 +27,7 @@ void EngineLoop::commit_rows() {
     const PlanGroup& group = planned_.plan.groups[index];
     Sequence& sequence = *group_sequences_[index];
     Request& request = *sequence.request;
+    CHECK(sequence.phase == SeqPhase::kRunning && sequence.computed == group.position);
     const int32_t drafted = group.provisional ? group.row_count - 1 : 0;
     sequence.computed = group.position + group.row_count - drafted;
     parts_.kv->publish(sequence.lease, request.key, sequence.tokens, sequence.computed);
@@ -49,6 +50,7 @@ void EngineLoop::commit_rows() {
     }
     if (group.want_hidden) commit_hidden(sequence, group, result, hidden_index);
   }
+  CHECK(logits_index == batch.logits_rows.size() && hidden_index == batch.hidden_rows.size());
 }
 
 void EngineLoop::commit_hidden(Sequence& sequence, const PlanGroup& group, const StepResult& result,
@@ -101,6 +103,7 @@ void EngineLoop::commit_samples() {
 // The row that read the last token was computed in this very step, as part of a draft.
 void EngineLoop::accept(Sequence& sequence) {
   CHECK(sequence.phase == SeqPhase::kRunning);  // nothing comes after the end
+  CHECK(sequence.computed < static_cast<int32_t>(sequence.tokens.size()));
   ++sequence.computed;
   ++counters_.accepted_tokens;
   parts_.kv->publish(sequence.lease, sequence.request->key, sequence.tokens, sequence.computed);
@@ -124,6 +127,7 @@ TokenEvent& EngineLoop::new_event(Sequence& sequence) {
 }
 
 void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
+  CHECK(sequence.phase == SeqPhase::kRunning);
   const Request& request = *sequence.request;
   if (sample.token == kNoToken && sequence.mask_refusal) {
     return end(sequence, EndReason::kError, std::move(*sequence.mask_refusal));
@@ -142,6 +146,7 @@ void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   sequence.tokens.push_back(sample.token);
   ++counters_.generated_tokens;
   const int32_t outputs = static_cast<int32_t>(sequence.tokens.size()) - request.prompt_size();
+  CHECK(outputs >= 1 && outputs <= request.max_output);
   const auto among = [&](const std::vector<TokenId>& ids) {
     return std::find(ids.begin(), ids.end(), sample.token) != ids.end();
   };
@@ -199,9 +204,11 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
   if (sequence.phase == SeqPhase::kWaiting) leave_waiting(sequence);
   const bool led = sequence.phase != SeqPhase::kHeld || sequence.parked;
   parked_ -= std::exchange(sequence.parked, false) ? 1 : 0;
+  CHECK(parked_ >= 0);
   sequence.phase = SeqPhase::kEnded;
   sequence.lease.release();
   Request& request = *sequence.request;
+  CHECK(request.unfinished > 0 && (!ran || request.running > 0));
   if (ran && --request.running == 0) drop_leases(request);
   if (--request.unfinished == 0) {
     leave_queue(request);
@@ -240,6 +247,7 @@ void EngineLoop::end_requests(EndReason reason, const Error& error) {
 void EngineLoop::forget_ended() {
   for (const RequestId id : ended_) {
     const auto found = requests_.find(id);
+    CHECK(found != requests_.end() && found->second->unfinished == 0 && found->second->pins.empty());
     for (const auto& sequence : found->second->choices) sequences_.erase(sequence->id);
     requests_.erase(found);
   }
@@ -247,6 +255,7 @@ void EngineLoop::forget_ended() {
 }
 
 void EngineLoop::enqueue(Sequence& sequence) {
+  CHECK(sequence.phase != SeqPhase::kEnded && sequence.lease.blocks().empty());
   if (sequence.request->held) {
     parked_ += sequence.parked ? 0 : 1;
     sequence.parked = true;
@@ -271,6 +280,7 @@ void EngineLoop::enqueue(Sequence& sequence) {
 }
 
 void EngineLoop::leave_waiting(const Sequence& sequence) {
+  CHECK(sequence.phase == SeqPhase::kWaiting);
   admission_.leave(sequence.waiting);
   waiting_formed_ -= sequence.grammar != nullptr ? 1 : 0;
 }

@@ -57,6 +57,7 @@ void EngineLoop::count_waiting(Request& request, bool waits) {
   for (const AdapterSourceId source : request.sources) {
     int32_t& count = waiting_by_source_[source];
     count += waits ? 1 : -1;
+    CHECK(count >= 0);
     if (count == 0) waiting_by_source_.erase(source);
     registry_.touch(source);
   }
@@ -129,6 +130,7 @@ void EngineLoop::look_at(Request& request) {
 
 // `adapters` beside its sources.
 void EngineLoop::make_ready(Request& request, std::span<const Adapter* const> adapters) {
+  CHECK(!request.ready && request.pins.empty() && request.running == 0);
   request.ready = true;
   const Status status = prepare(request, adapters);
   if (!status.ok()) return end_request(request, EndReason::kError, status.error());
@@ -155,6 +157,7 @@ void EngineLoop::start_choices(Request& request) {
 // Its leases, for the step that is planned. kSkip: others are to be asked; kGone: it does
 // not wait for a step any more.
 EngineLoop::Leases EngineLoop::take_leases(Request& request) {
+  CHECK(request.ready && request.unfinished > 0 && !in_flight_);
   if (request.sources.empty()) return Leases::kTaken;
   if (request.pins.empty()) {
     const bool on_device = tier_ != nullptr && !request.segments.empty();
@@ -172,6 +175,7 @@ EngineLoop::Leases EngineLoop::take_leases(Request& request) {
         end_request(request, EndReason::kError, error);
         return Leases::kGone;
     }
+    CHECK(request.pins.size() == request.sources.size());
     request.used = true;
     for (const AdapterPin& pin : request.pins) parts_.executor->announce(*pin);
     if (const Status status = renew(request); !status.ok()) {
@@ -185,6 +189,7 @@ EngineLoop::Leases EngineLoop::take_leases(Request& request) {
 
 // What it was made ready for must be what it has pinned.
 Status EngineLoop::renew(Request& request) {
+  CHECK(request.claims.size() == request.pins.size());
   const bool same =
       std::equal(request.pins.begin(), request.pins.end(), request.claims.begin(), request.claims.end(),
                  [](const AdapterPin& pin, const AdapterClaim& claim) { return pin->version == claim.version(); });
@@ -220,6 +225,7 @@ EngineLoop::Leases EngineLoop::hold_on_device(Request& request) {
 }
 
 Result<bool> EngineLoop::hold_adapters(Request& request) {
+  CHECK(!request.hold && request.running == 0);
   std::vector<const Adapter*> wanted;
   for (const AdapterPin& pin : request.pins) {
     const auto names = [&](const SeqAdapter& segment) { return segment.version == pin->version; };
@@ -236,6 +242,7 @@ Result<bool> EngineLoop::have_arrived(const Request& request) {
     if (there.ok()) return false;
     const auto named = std::find_if(request.pins.begin(), request.pins.end(),
                                     [&](const AdapterPin& pin) { return pin->version == version; });
+    CHECK(named != request.pins.end());
     const std::string& label = request.labels[static_cast<size_t>(named - request.pins.begin())];
     return Error(there.error()).with_context("adapter \"" + label + "\" could not be brought to the device");
   }
@@ -245,9 +252,11 @@ Result<bool> EngineLoop::have_arrived(const Request& request) {
 // For the count of those that wait for adapters.
 void EngineLoop::set_lacks(Request& request, bool lacks) {
   lacking_ += static_cast<int32_t>(lacks) - static_cast<int32_t>(std::exchange(request.lacks, lacks));
+  CHECK(lacking_ >= 0);
 }
 
 void EngineLoop::drop_leases(Request& request) {
+  CHECK(request.running == 0);
   request.arriving = false;
   if (request.hold) arriving_changed_ = true;  // there is more room on the device
   request.hold.release();
@@ -314,6 +323,7 @@ Status EngineLoop::apply_adapters(Request& request, std::span<const Adapter* con
   for (size_t index = 0; index < adapters.size(); ++index) {
     const Adapter& adapter = *adapters[index];
     const AdapterUse& use = request.submit.adapters[index];
+    CHECK(adapter.version.value != 0);
     if (!request.version.empty()) request.version += '+';
     request.version += digest_hex(adapter.digest).substr(0, 12);
     if (adapter.saved.any() && (adapters.size() > 1 || use.scale != 1.0f)) {

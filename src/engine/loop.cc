@@ -246,6 +246,7 @@ void EngineLoop::check() const {
   const std::set<const Sequence*> forming(forming_.begin(), forming_.end());
   CHECK(forming.size() == forming_.size());
   admission_.check();
+  planner_.check();
   const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
   CHECK(std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));

@@ -34,8 +34,11 @@ void ModelStep::fill_sources(std::span<const AdapterVersionId> slots) {
 
 const ModelBatch& ModelStep::fill(const StepBatch& batch) {
   groups_.clear();
-  for (const BatchGroup& group : batch.groups)
+  for (const BatchGroup& group : batch.groups) {
+    CHECK(group.blocks_begin >= 0 &&
+          group.blocks_begin + group.blocks_count <= static_cast<int32_t>(batch.blocks.size()));
     groups_.push_back({group.row_begin, group.row_count, group.position, batch.blocks.data() + group.blocks_begin});
+  }
   overrides_.clear();
   for (const VersionRows& run : batch.replaced)
     overrides_.push_back({run.row_begin, run.row_count, &announced(run.version).saved, run.version});

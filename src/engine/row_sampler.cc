@@ -54,6 +54,7 @@ bool RowSampler::has_mask(const RowSample& row, Worker& worker) const {
 
 // The first row and the draft rows that follow it.
 void RowSampler::run_chain(std::span<RowSample> rows, Worker& worker) {
+  CHECK(!rows[0].of_draft);
   run_one(rows[0], worker);
   for (size_t index = 1; index < rows.size() && rows[index].of_draft; ++index) {
     const RowSample& before = rows[index - 1];
@@ -67,6 +68,7 @@ void RowSampler::run_chain(std::span<RowSample> rows, Worker& worker) {
 void RowSampler::sample(RowSample& row, Worker& worker) {
   const Sequence& sequence = *row.sequence;
   const Request& request = *sequence.request;
+  CHECK(row.position >= request.prompt_size() && row.position <= static_cast<int32_t>(sequence.tokens.size()));
   const auto tokens = std::span<const TokenId>(sequence.tokens).first(static_cast<size_t>(row.position));
   const auto prompt = static_cast<size_t>(request.prompt_size());
   SampleInput input{
@@ -101,6 +103,7 @@ void RowSampler::run_one(RowSample& row, Worker& worker) {
   const Request& request = *sequence.request;
   const SamplingParams& params = request.submit.sampling;
   if (row.of_prompt) {
+    CHECK(row.position >= 0 && row.position < static_cast<int32_t>(sequence.tokens.size()));
     row.token = sequence.tokens[static_cast<size_t>(row.position)];
   } else if (!row.chosen) {
     sample(row, worker);

@@ -103,6 +103,7 @@ size_t EngineLoop::first_dear() const {
 // Of forming_, of which the first `looked_at` and that at `dear` were worked on: those
 // whose mask is there go on to wait, those whose mask was found to be dear go to the end.
 void EngineLoop::take_formed(size_t looked_at, size_t dear) {
+  CHECK(looked_at <= dear && dear <= forming_.size());
   moved_.clear();
   if (dear < forming_.size() && !waits_for_mask(*forming_[dear])) {
     moved_.push_back(forming_[dear]);
@@ -151,10 +152,12 @@ void EngineLoop::offer_waiting() {
   while (const auto id = admission_.next()) {
     Sequence& sequence = *sequences_.at(*id);
     Request& request = *sequence.request;
+    CHECK(sequence.phase == SeqPhase::kWaiting && request.ready);
     const Leases leases = take_leases(request);
     if (leases == Leases::kSkip) admission_.refused(Lack::kAdapter);
     if (leases != Leases::kGone) set_lacks(request, leases == Leases::kSkip);
     if (leases != Leases::kTaken) continue;
+    CHECK(request.pins.size() == request.sources.size());
     const KvMatch match = kv.peek(request.key, sequence.text(), match_limit(sequence));
     switch (planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable))) {
       case Fit::kAdmitted:
@@ -219,6 +222,7 @@ void EngineLoop::notice_stuck(bool stuck) {
 }
 
 void EngineLoop::preempt(Sequence& sequence) {
+  CHECK(!in_flight_ && sequence.phase == SeqPhase::kRunning && sequence.request->running > 0);
   sequence.lease.release();
   if (--sequence.request->running == 0) {
     drop_leases(*sequence.request);
@@ -233,7 +237,9 @@ void EngineLoop::preempt(Sequence& sequence) {
 // The youngest make room, as for a step that is short of blocks.
 Status EngineLoop::resize_kv(int32_t blocks) {
   KvCache& kv = *parts_.kv;
+  CHECK(!in_flight_ && blocks > 0);
   while (kv.leased() > blocks) {
+    CHECK(!running_.empty());  // nobody else leases
     Sequence& youngest = *running_.back();
     running_.pop_back();
     preempt(youngest);
@@ -245,10 +251,14 @@ Status EngineLoop::resize_kv(int32_t blocks) {
 
 void EngineLoop::admit(Sequence& sequence) {
   Request& request = *sequence.request;
+  CHECK(sequence.phase == SeqPhase::kWaiting && request.running > 0);
+  CHECK(running_.size() < static_cast<size_t>(parts_.max_sequences));
+  CHECK(request.pins.size() == request.sources.size());
   const int32_t limit = match_limit(sequence);
   const int32_t length_max = request.prompt_size() + request.max_output;
   sequence.lease = parts_.kv->match(request.key, sequence.text(), limit, kv_blocks_for(length_max));
   sequence.computed = sequence.lease.shared() * kKvBlockTokens;
+  CHECK(sequence.computed <= std::max(0, limit));
   sequence.phase = SeqPhase::kRunning;
   if (!sequence.admitted) {
     sequence.admitted = true;
@@ -293,6 +303,7 @@ void EngineLoop::commit_plan() {
 }
 
 const StepBatch& EngineLoop::begin_step() {
+  CHECK(!in_flight_ && !group_sequences_.empty());
   step_begin_ns_ = parts_.clock->now_ns();
   in_flight_ = true;
   return slot_.fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens());

@@ -82,6 +82,7 @@ struct World {
     }
     admission.check();
     planner.finish(output);
+    planner.check();
     return impossible;
   }
   static Waiting waiting_of(const SeqState& state) { return {state.id, state.order, state.known}; }

@@ -292,4 +292,24 @@ void StepPlanner::finish(PlanOutput& output) {
   emit(output.plan);
 }
 
+void StepPlanner::check() const {
+  int32_t alive = 0, rows = 0, logits = 0, segments = 0;
+  for (const Entry& entry : entries_) {
+    CHECK(entry.rows >= 0 && entry.blocks >= 0 && entry.logits >= 0 && entry.logits <= entry.rows);
+    CHECK(entry.rows == 0 || (!entry.preempted && !entry.seq->waits));
+    CHECK(entry.rows <= entry.seq->remaining() + static_cast<int32_t>(entry.seq->draft.size()));
+    CHECK(!entry.admitted || !entry.preempted);
+    alive += entry.preempted ? 0 : 1;
+    rows += entry.rows;
+    logits += entry.logits;
+    if (entry.rows > 0) segments += segments_of(*entry.seq);
+  }
+  CHECK(alive == alive_ && alive <= options_.max_sequences);
+  CHECK(static_cast<size_t>(alive) + preempted_.size() == entries_.size());
+  CHECK(rows <= options_.step_tokens && tokens_left_ >= 0);
+  CHECK(logits == options_.logits_rows - logits_left_ && logits_left_ >= 0);
+  CHECK(segments == options_.segments - segments_left_ && segments_left_ >= 0);
+  CHECK(blocks_left_ >= 0 && promised_ >= 0 && prompt_rows_ >= 0);
+}
+
 }  // namespace loralei

@@ -82,7 +82,11 @@ enum class Fit : uint8_t {
 
 class StepPlanner {
  public:
-  explicit StepPlanner(const PlanOptions& options) : options_(options) {}
+  explicit StepPlanner(const PlanOptions& options)
+      : options_(options),
+        tokens_left_(options.step_tokens),
+        logits_left_(options.logits_rows),
+        segments_left_(options.segments) {}
 
   const PlanOptions& options() const { return options_; }
   void begin(const PlanInput& input);
@@ -90,6 +94,8 @@ class StepPlanner {
   // finish().
   Fit offer(const SeqState& candidate);
   void finish(PlanOutput& output);
+  // Of the last finish(), while what begin() was given still lives.
+  void check() const;
 
  private:
   struct Entry {
@@ -119,7 +125,8 @@ class StepPlanner {
   std::vector<SeqState> admitted_;  // never more than max_sequences, so they do not move
   std::vector<SeqId> preempted_;
   std::vector<Entry*> prompts_, rows_;
-  int32_t tokens_left_ = 0, logits_left_ = 0, segments_left_ = 0, blocks_left_ = 0;
+  int32_t tokens_left_, logits_left_, segments_left_;
+  int32_t blocks_left_ = 0;
   int32_t alive_ = 0;        // running or admitted, and not preempted
   int32_t prompt_rows_ = 0;  // given
   int32_t promised_ = 0;     // blocks that sequences will still ask for
