@@ -244,17 +244,10 @@ Result<ModelConfig> gguf_model_config(const GgufFile& file, std::vector<std::str
   return ConfigReader(file, notes).read();
 }
 
-Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& notes) {
-  GgufVocab vocab;
-  TRY_ASSIGN(const auto model, file.text("tokenizer.ggml.model"));
-  TRY_ASSIGN(const auto pre, file.text("tokenizer.ggml.pre"));
-  TRY_ASSIGN(const auto chat, file.text("tokenizer.chat_template"));
-  TRY_ASSIGN(const auto tools, file.text("tokenizer.chat_template.tool_use"));
-  if (!model) return corrupt(file.path + ": lacks tokenizer.ggml.model, so it cannot turn text into tokens");
-  vocab.model = *model;
-  vocab.pre = pre.value_or("");
-  vocab.chat_template = chat.value_or("");
-  vocab.tool_template = tools.value_or("");
+namespace {
+
+// The tokens and what stands beside each of them: scores, types; and the merges.
+Status read_tokens(const GgufFile& file, GgufVocab& vocab) {
   const GgufValue* tokens = file.find("tokenizer.ggml.tokens");
   if (!tokens || tokens->type != GgufType::kStringArray || tokens->texts.empty())
     return corrupt(file.path + ": lacks the list tokenizer.ggml.tokens");
@@ -284,6 +277,24 @@ Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& not
       return corrupt(file.path + ": tokenizer.ggml.merges must be a list of strings");
     vocab.merges = merges->texts;
   }
+  return {};
+}
+
+}  // namespace
+
+Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& notes) {
+  GgufVocab vocab;
+  TRY_ASSIGN(const auto model, file.text("tokenizer.ggml.model"));
+  TRY_ASSIGN(const auto pre, file.text("tokenizer.ggml.pre"));
+  TRY_ASSIGN(const auto chat, file.text("tokenizer.chat_template"));
+  TRY_ASSIGN(const auto tools, file.text("tokenizer.chat_template.tool_use"));
+  if (!model) return corrupt(file.path + ": lacks tokenizer.ggml.model, so it cannot turn text into tokens");
+  vocab.model = *model;
+  vocab.pre = pre.value_or("");
+  vocab.chat_template = chat.value_or("");
+  vocab.tool_template = tools.value_or("");
+  TRY(read_tokens(file, vocab));
+  const size_t size = vocab.tokens.size();
   const auto id = [&](const char* name, int32_t& out) -> Status {
     TRY_ASSIGN(const auto value, file.integer(name, 0, UINT32_MAX));
     if (!value || *value == UINT32_MAX) return {};  // all ones: absent

@@ -191,6 +191,22 @@ std::string packed_head(const PackedIndex& index) {
   return head;
 }
 
+namespace {
+
+Status parse_sources(const Json& json, const std::string& place, std::vector<PackedSource>& into) {
+  TRY_ASSIGN(const Json* sources, need_list(json, "sources", place));
+  for (const Json& entry : *sources) {
+    if (!entry.is_object()) return corrupt(place + " lists a source that is no object.");
+    PackedSource& source = into.emplace_back();
+    TRY_ASSIGN(source.name, need_string(entry, "name", place));
+    TRY_ASSIGN(source.bytes, need_int(entry, "bytes", INT64_MAX / 2, place));
+    TRY_ASSIGN(source.mtime_ns, need_int(entry, "mtime_ns", INT64_MAX, place));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<PackedIndex> parse_packed(const File& file) {
   const std::string place = "'" + file.path() + "'";
   std::byte preamble[kPreamble];
@@ -225,14 +241,7 @@ Result<PackedIndex> parse_packed(const File& file) {
     return corrupt(place + " has " + std::to_string(file.size_bytes()) + " bytes, not the " +
                    std::to_string(index.file_bytes) + " it was made with.");
   }
-  TRY_ASSIGN(const Json* sources, need_list(json, "sources", place));
-  for (const Json& entry : *sources) {
-    if (!entry.is_object()) return corrupt(place + " lists a source that is no object.");
-    PackedSource& source = index.sources.emplace_back();
-    TRY_ASSIGN(source.name, need_string(entry, "name", place));
-    TRY_ASSIGN(source.bytes, need_int(entry, "bytes", INT64_MAX / 2, place));
-    TRY_ASSIGN(source.mtime_ns, need_int(entry, "mtime_ns", INT64_MAX, place));
-  }
+  TRY(parse_sources(json, place, index.sources));
   TRY_ASSIGN(const Json* matrices, need_list(json, "matrices", place));
   if (std::ssize(*matrices) > kMatricesMax) return corrupt(place + " lists too many matrices.");
   int64_t end = index.data_at;

@@ -179,9 +179,60 @@ void put_memory(Page& page, const char* name, const char* help, const MemoryShar
   put("other", shares.other_bytes);
 }
 
-void put_engine(Page& page, const EngineStats& s) {
+void put_engine_counts(Page& page, const EngineStats& s) {
+  constexpr auto kCounter = MetricType::Counter;
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  page.value(kCounter, "loralei_steps_total", "Forward passes.", number(s.steps));
+  page.value(kCounter, "loralei_prompt_tokens_total", "Prompt tokens of admitted requests.", number(s.prompt_tokens),
+             {}, "vllm:prompt_tokens_total");
+  page.value(kCounter, "loralei_cached_prompt_tokens_total", "Prompt tokens that came from the prefix cache.",
+             number(s.cached_tokens));
+  page.value(kCounter, "loralei_generation_tokens_total", "Generated tokens.", number(s.generated_tokens), {},
+             "vllm:generation_tokens_total");
+  page.value(kCounter, "loralei_preemptions_total", "Sequences preempted for want of KV blocks.", number(s.preemptions),
+             {}, "vllm:num_preemptions_total");
+  page.value(kCounter, "loralei_prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
+             number(s.prefix_queries), {}, "vllm:prefix_cache_queries_total");
+  page.value(kCounter, "loralei_prefix_cache_hits_total", "Tokens found in the prefix cache.", number(s.prefix_hits),
+             {}, "vllm:prefix_cache_hits_total");
+  page.value(kCounter, "loralei_speculation_drafted_tokens_total", "Tokens guessed ahead.", number(s.drafted_tokens));
+  page.value(kCounter, "loralei_speculation_accepted_tokens_total", "Guessed tokens that were right.",
+             number(s.accepted_tokens));
+  page.value(kCounter, "loralei_adapter_loads_total", "Adapters loaded into memory.", number(s.adapter_loads));
+  page.value(kCounter, "loralei_adapter_load_failures_total", "Adapter loads that failed.",
+             number(s.adapter_load_failures));
+  page.value(kCounter, "loralei_adapter_evictions_total", "Adapters dropped to make room.",
+             number(s.adapter_evictions));
+  page.value(kCounter, "loralei_adapter_uploads_total", "Adapters copied from host memory to the GPU.",
+             number(s.adapter_uploads));
+  page.value(kCounter, "loralei_adapter_upload_bytes_total", "Bytes of adapters copied to the GPU.",
+             number(s.adapter_upload_bytes));
+  page.value(kCounter, "loralei_adapter_upload_seconds_total", "Time that copies of adapters to the GPU took.",
+             s.adapter_upload_s);
+}
+
+void put_steps(Page& page, const EngineStats& s) {
   constexpr auto kGauge = MetricType::Gauge;
   constexpr auto kCounter = MetricType::Counter;
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  page.value(kGauge, "loralei_step_seconds", "Duration of the last step.", s.step_ms_last / 1000);
+  page.value(kGauge, "loralei_step_rows", "Rows of the last step.", s.rows_last);
+  put_histogram(page, "loralei_rows_per_step", "Rows (tokens) of a step.", "vllm:iteration_tokens_total",
+                s.steps_by_rows, kStepRowsLimits, number(s.rows));
+  put_block_times(page, s.kv_block_times);
+  const char* const kWork = "Time of all steps, by what it went into.";
+  page.value(kCounter, "loralei_work_seconds_total", kWork, s.products_s, {{"part", "products"}});
+  page.value(kCounter, "loralei_work_seconds_total", kWork, s.attention_s, {{"part", "attention"}});
+  page.value(kCounter, "loralei_work_seconds_total", kWork, s.lora_s, {{"part", "lora"}});
+  page.value(kCounter, "loralei_work_seconds_total", kWork, s.disk_s, {{"part", "disk"}});
+  page.value(kCounter, "loralei_work_seconds_total", kWork,
+             std::max(0.0, s.step_s - s.products_s - s.attention_s - s.lora_s - s.disk_s), {{"part", "rest"}});
+  page.value(kCounter, "loralei_stream_read_bytes_total", "Bytes of weights read from disk while streaming.",
+             number(s.disk_read_bytes));
+}
+
+void put_engine(Page& page, const EngineStats& s) {
+  constexpr auto kGauge = MetricType::Gauge;
   const auto number = [](auto value) { return static_cast<double>(value); };
   page.value(kGauge, "loralei_requests_running", "Requests in the batch.", s.running, {}, "vllm:num_requests_running");
   page.value(kGauge, "loralei_requests_waiting", "Requests in the queue.", s.waiting);
@@ -217,47 +268,8 @@ void put_engine(Page& page, const EngineStats& s) {
   }
   page.value(kGauge, "loralei_stream_pass_bytes", "Weights read from disk in every pass; 0: everything is resident.",
              number(s.streamed_bytes));
-  page.value(kCounter, "loralei_steps_total", "Forward passes.", number(s.steps));
-  page.value(kCounter, "loralei_prompt_tokens_total", "Prompt tokens of admitted requests.", number(s.prompt_tokens),
-             {}, "vllm:prompt_tokens_total");
-  page.value(kCounter, "loralei_cached_prompt_tokens_total", "Prompt tokens that came from the prefix cache.",
-             number(s.cached_tokens));
-  page.value(kCounter, "loralei_generation_tokens_total", "Generated tokens.", number(s.generated_tokens), {},
-             "vllm:generation_tokens_total");
-  page.value(kCounter, "loralei_preemptions_total", "Sequences preempted for want of KV blocks.", number(s.preemptions),
-             {}, "vllm:num_preemptions_total");
-  page.value(kCounter, "loralei_prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
-             number(s.prefix_queries), {}, "vllm:prefix_cache_queries_total");
-  page.value(kCounter, "loralei_prefix_cache_hits_total", "Tokens found in the prefix cache.", number(s.prefix_hits),
-             {}, "vllm:prefix_cache_hits_total");
-  page.value(kCounter, "loralei_speculation_drafted_tokens_total", "Tokens guessed ahead.", number(s.drafted_tokens));
-  page.value(kCounter, "loralei_speculation_accepted_tokens_total", "Guessed tokens that were right.",
-             number(s.accepted_tokens));
-  page.value(kCounter, "loralei_adapter_loads_total", "Adapters loaded into memory.", number(s.adapter_loads));
-  page.value(kCounter, "loralei_adapter_load_failures_total", "Adapter loads that failed.",
-             number(s.adapter_load_failures));
-  page.value(kCounter, "loralei_adapter_evictions_total", "Adapters dropped to make room.",
-             number(s.adapter_evictions));
-  page.value(kCounter, "loralei_adapter_uploads_total", "Adapters copied from host memory to the GPU.",
-             number(s.adapter_uploads));
-  page.value(kCounter, "loralei_adapter_upload_bytes_total", "Bytes of adapters copied to the GPU.",
-             number(s.adapter_upload_bytes));
-  page.value(kCounter, "loralei_adapter_upload_seconds_total", "Time that copies of adapters to the GPU took.",
-             s.adapter_upload_s);
-  page.value(kGauge, "loralei_step_seconds", "Duration of the last step.", s.step_ms_last / 1000);
-  page.value(kGauge, "loralei_step_rows", "Rows of the last step.", s.rows_last);
-  put_histogram(page, "loralei_rows_per_step", "Rows (tokens) of a step.", "vllm:iteration_tokens_total",
-                s.steps_by_rows, kStepRowsLimits, number(s.rows));
-  put_block_times(page, s.kv_block_times);
-  const char* const kWork = "Time of all steps, by what it went into.";
-  page.value(kCounter, "loralei_work_seconds_total", kWork, s.products_s, {{"part", "products"}});
-  page.value(kCounter, "loralei_work_seconds_total", kWork, s.attention_s, {{"part", "attention"}});
-  page.value(kCounter, "loralei_work_seconds_total", kWork, s.lora_s, {{"part", "lora"}});
-  page.value(kCounter, "loralei_work_seconds_total", kWork, s.disk_s, {{"part", "disk"}});
-  page.value(kCounter, "loralei_work_seconds_total", kWork,
-             std::max(0.0, s.step_s - s.products_s - s.attention_s - s.lora_s - s.disk_s), {{"part", "rest"}});
-  page.value(kCounter, "loralei_stream_read_bytes_total", "Bytes of weights read from disk while streaming.",
-             number(s.disk_read_bytes));
+  put_engine_counts(page, s);
+  put_steps(page, s);
 }
 
 }  // namespace
