@@ -254,33 +254,39 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.clock = &parts.clock;
   engine.log = &log;
   engine.pool = parts.pool.get();
-  engine.memory.prepare = [raw = host.get(), &log](int64_t bytes, int64_t idle_adapter_bytes,
-                                                   const std::stop_token& stop) -> Status {
-    if (raw->parts_->device != nullptr) {
-      return unsupported("The memory budget cannot change while a GPU computes; restart with another --memory-budget.");
-    }
-    return not_the_callers(raw->prepare_budget(bytes, idle_adapter_bytes, stop, log));
-  };
-  engine.memory.apply = [raw = host.get(), &log](int64_t bytes, const RoomMaker& room) {
-    return not_the_callers(raw->apply_budget(bytes, room, log));
-  };
-  if (options.device) {
-    engine.memory.watch = [raw = host.get(), &log](const ShrinkAdapters&) {
-      raw->watch_device(log);
-      return false;
-    };
-  } else if (options.process_bytes) {
-    engine.memory.watch = [&parts, &log](const ShrinkAdapters& shrink_adapters) {
-      return parts.process.follow(parts.options.process_bytes(), parts.clock.now_ns(), shrink_adapters, log);
-    };
-    parts.heap.emplace(*parts.requests, options.process_bytes);
-  }
+  host->control_memory(engine, log);
   engine.requests = parts.requests;
-  engine.memory.kv_blocks_max = parts.kv_blocks_max;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +
                        (options.activations == Activations::kF32 ? "-f32" : "");
   TRY_ASSIGN(parts.engine, start_engine(std::move(engine)));
   return host;
+}
+
+// How another memory budget is made true while the engine runs.
+void EngineHost::control_memory(EngineParts& engine, LogSink& log) {
+  Parts& parts = *parts_;
+  engine.memory.kv_blocks_max = parts.kv_blocks_max;
+  engine.memory.prepare = [this, &log](int64_t bytes, int64_t idle_adapter_bytes,
+                                       const std::stop_token& stop) -> Status {
+    if (parts_->device != nullptr) {
+      return unsupported("The memory budget cannot change while a GPU computes; restart with another --memory-budget.");
+    }
+    return not_the_callers(prepare_budget(bytes, idle_adapter_bytes, stop, log));
+  };
+  engine.memory.apply = [this, &log](int64_t bytes, const RoomMaker& room) {
+    return not_the_callers(apply_budget(bytes, room, log));
+  };
+  if (parts.options.device) {
+    engine.memory.watch = [this, &log](const ShrinkAdapters&) {
+      watch_device(log);
+      return false;
+    };
+  } else if (parts.options.process_bytes) {
+    engine.memory.watch = [&parts, &log](const ShrinkAdapters& shrink_adapters) {
+      return parts.process.follow(parts.options.process_bytes(), parts.clock.now_ns(), shrink_adapters, log);
+    };
+    parts.heap.emplace(*parts.requests, parts.options.process_bytes);
+  }
 }
 
 // Weights in memory or streamed, and a model over them that shares the cores' memory with

@@ -106,6 +106,7 @@ class EngineHost {
   EngineHost();
   Status use_cores(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
+  void control_memory(EngineParts& engine, LogSink& log);
   void watch_device(LogSink& log);
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
   StreamingOptions streaming(int64_t weight_bytes) const;
