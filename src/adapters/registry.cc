@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sources, commands, pins and status. The life of a load is in registry_load.cc.
 #include "adapters/registry.h"
 
 #include <algorithm>
@@ -12,41 +11,20 @@ namespace loralei {
 AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options,
                                  std::function<bool(LoadJob&&)> start_load)
     : ledger_(ledger),
-      clock_(clock),
-      log_(log),
-      options_(options),
-      start_load_(std::move(start_load)),
+      options_(std::move(options)),
+      sources_(options_.sources_max),
       versions_(clock, {.used =
-                            [this](Entry* owner) {
-                              ++generation_;
-                              if (owner != nullptr) touch(*owner);
+                            [this](AdapterEntry* owner) {
+                              sources_.count_change();
+                              if (owner != nullptr) sources_.touch(*owner);
                             },
-                        .leaving = [this](const AdapterVersion& version) { on_leaving(version); }}) {}
-
-AdapterRegistry::Entry* AdapterRegistry::find(AdapterSourceId source) {
-  const auto found = entries_.find(source);
-  return found == entries_.end() ? nullptr : found->second.get();
-}
-
-Result<AdapterRegistry::Entry*> AdapterRegistry::add_entry(const AdapterSourceSpec& source) {
-  if (source.id.value == 0 || source.label.empty() || source.path.empty())
-    return invalid_argument("an adapter needs a name and a path");
-  if (static_cast<int32_t>(entries_.size()) >= options_.sources_max) {
-    return too_large("no more than " + std::to_string(options_.sources_max) +
-                     " adapters can be registered; unload some first");
-  }
-  auto entry = std::make_unique<Entry>();
-  entry->spec = source;
-  Entry* result = entry.get();
-  entries_.emplace(source.id, std::move(entry));
-  touch(*result);
-  ++generation_;
-  return result;
-}
+                        .leaving = [this](const AdapterVersion& version) { on_leaving(version); }}),
+      cache_(ledger, clock, log, sources_, versions_),
+      loads_(clock, log, options_, std::move(start_load), sources_, versions_, cache_, replies_) {}
 
 std::string AdapterRegistry::label(AdapterSourceId source) const {
-  const auto found = entries_.find(source);
-  return found == entries_.end() ? std::string() : found->second->spec.label;
+  const AdapterEntry* const entry = sources_.find(source);
+  return entry == nullptr ? std::string() : entry->spec.label;
 }
 
 // --- commands
@@ -62,99 +40,86 @@ Error has_other_files(const AdapterSourceSpec& known) {
 }  // namespace
 
 void AdapterRegistry::add(uint64_t ticket, const AdapterSourceSpec& source) {
-  if (Entry* const entry = find(source.id); entry != nullptr) {
-    if (entry->spec.path != source.path) return reply(ticket, has_other_files(entry->spec));
+  if (AdapterEntry* const entry = sources_.find(source.id); entry != nullptr) {
+    if (entry->spec.path != source.path) return replies_.put(ticket, has_other_files(entry->spec));
     entry->forget_on_failure = false;  // it is wanted for its own sake now
-    return reply(ticket, {});
+    return replies_.put(ticket, {});
   }
-  const auto added = add_entry(source);
-  reply(ticket, added.ok() ? Status() : Status(added.error()));
+  const auto added = sources_.add(source);
+  replies_.put(ticket, added.ok() ? Status() : Status(added.error()));
 }
 
 void AdapterRegistry::load(uint64_t ticket, const AdapterSourceSpec& source, bool reload, AdapterSourceId replaces) {
-  Entry* entry = find(source.id);
+  AdapterEntry* entry = sources_.find(source.id);
   if (entry == nullptr) {
-    if (source.path.empty()) return reply(ticket, not_registered());
-    auto added = add_entry(source);
-    if (!added.ok()) return reply(ticket, added.error());
+    if (source.path.empty()) return replies_.put(ticket, not_registered());
+    auto added = sources_.add(source);
+    if (!added.ok()) return replies_.put(ticket, added.error());
     entry = *added;
     entry->forget_on_failure = true;
   }
-  if (!source.path.empty() && entry->spec.path != source.path) return reply(ticket, has_other_files(entry->spec));
-  if (entry->stage == Stage::kIdle) {
+  if (!source.path.empty() && entry->spec.path != source.path)
+    return replies_.put(ticket, has_other_files(entry->spec));
+  if (entry->stage == AdapterStage::kIdle) {
     if (!reload && entry->version != nullptr) {
-      return reply(ticket, invalid_argument("adapter \"" + entry->spec.label +
-                                            "\" is already loaded; ask to replace it in place, or unload it first"));
+      return replies_.put(ticket,
+                          invalid_argument("adapter \"" + entry->spec.label +
+                                           "\" is already loaded; ask to replace it in place, or unload it first"));
     }
     entry->reload = entry->version != nullptr;
     if (!entry->reload && replaces != source.id) entry->replaces = replaces;
   }
   entry->tickets.push_back(ticket);
-  want_load(*entry);
+  loads_.want(*entry);
 }
 
 void AdapterRegistry::drop(uint64_t ticket, AdapterSourceId source) {
-  const auto found = entries_.find(source);
-  if (found == entries_.end()) return reply(ticket, not_registered());
-  Entry& entry = *found->second;
-  reply_all(entry, Error{ErrorCode::kCancelled, "adapter \"" + entry.spec.label +
+  AdapterEntry* const dropped = sources_.find(source);
+  if (dropped == nullptr) return replies_.put(ticket, not_registered());
+  AdapterEntry& entry = *dropped;
+  replies_.put_all(entry,
+                   Error{ErrorCode::kCancelled, "adapter \"" + entry.spec.label +
                                                     "\" was unloaded before it was ready; load it again if it is "
                                                     "wanted"});
-  const bool reading = entry.job != 0 && jobs_[entry.job].read;
-  if (entry.version == nullptr && reading) jobs_[entry.job].unload_tickets.push_back(ticket);
-  if (entry.version == nullptr && !reading) reply(ticket, {});
-  orphan_job(entry);
-  if (entry.version != nullptr) versions_.retire(*take_version(entry), {ticket});
-  std::erase(active_, &entry);
-  std::erase(wanted_, &entry);
-  news_.push_back(source);
+  const bool answered_later = loads_.leave(entry, ticket);
+  if (entry.version != nullptr) {
+    versions_.retire(*sources_.take_version(entry), {ticket});
+  } else if (!answered_later) {
+    replies_.put(ticket, {});
+  }
+  sources_.tell(source);
   const AdapterSourceId replaced = entry.replaces;
-  forget(found);
-  bring_back(replaced);
-  ++generation_;
+  sources_.forget(entry);
+  loads_.bring_back(replaced);
+  sources_.count_change();
 }
 
 void AdapterRegistry::pin(uint64_t ticket, AdapterSourceId source) {
-  Entry* entry = find(source);
-  if (entry == nullptr) return reply(ticket, not_registered());
-  set_pinned(*entry, true);
-  ++generation_;
-  if (entry->version != nullptr) return reply(ticket, {}, 0, digest_hex(entry->version->adapter->digest));
+  AdapterEntry* entry = sources_.find(source);
+  if (entry == nullptr) return replies_.put(ticket, not_registered());
+  sources_.set_pinned(*entry, true);
+  sources_.count_change();
+  if (entry->version != nullptr) return replies_.put(ticket, {}, 0, digest_hex(entry->version->adapter->digest));
   entry->tickets.push_back(ticket);
-  want_load(*entry);
+  loads_.want(*entry);
 }
 
 void AdapterRegistry::unpin(uint64_t ticket, AdapterSourceId source) {
-  Entry* entry = find(source);
-  if (entry == nullptr) return reply(ticket, not_registered());
-  set_pinned(*entry, false);
-  ++generation_;
-  reply(ticket, {});
+  AdapterEntry* entry = sources_.find(source);
+  if (entry == nullptr) return replies_.put(ticket, not_registered());
+  sources_.set_pinned(*entry, false);
+  sources_.count_change();
+  replies_.put(ticket, {});
 }
 
 // --- requests
 
-void AdapterRegistry::reserve() {
-  reservations_.clear();
-  census_.counted = false;
-  const int64_t patient_since_ns = clock_.now_ns() - kRoomPatienceNs;
-  for (const Entry* entry : active_) {
-    if (entry->without_room_since_ns <= patient_since_ns)
-      reservations_.push_back({entry, order_of(*entry), spare_beside(*entry)});
-  }
-}
-
 void AdapterRegistry::begin_round() {
   reserve();
-  for (Entry* entry : wanted_) {
-    touch(*entry);
-    entry->wanted = UINT64_MAX;
-    entry->waiting = 0;
-  }
-  wanted_.clear();
+  sources_.begin_round();
 }
 
-AdapterVersion* AdapterRegistry::claimed(const AdapterNeeds& needs, size_t index) {
+AdapterVersion* AdapterRegistry::claimed(const AdapterNeeds& needs, size_t index) const {
   if (needs.claims.empty()) return nullptr;
   return versions_.find(needs.claims[index].version());
 }
@@ -166,7 +131,7 @@ std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds&
   for (size_t index = 0; index < needs.sources.size(); ++index) {
     found_.push_back(claimed(needs, index));
     if (found_.back() != nullptr) continue;
-    const Entry* entry = find(needs.sources[index]);
+    const AdapterEntry* entry = sources_.find(needs.sources[index]);
     if (entry == nullptr) {
       error = not_registered();
       return AcquireOutcome::kFailed;
@@ -184,16 +149,12 @@ std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds&
 void AdapterRegistry::wait_for(const AdapterNeeds& needs, uint64_t order) {
   for (size_t index = 0; index < needs.sources.size(); ++index) {
     const AdapterVersion* const version = claimed(needs, index);
-    Entry* const entry = version != nullptr ? version->owner : find(needs.sources[index]);
+    AdapterEntry* const entry = version != nullptr ? version->owner : sources_.find(needs.sources[index]);
     if (entry == nullptr) continue;  // replaced or dropped: nothing is loaded for it
-    if (entry->waiting++ == 0) wanted_.push_back(entry);
-    touch(*entry);
-    entry->wanted = std::min(entry->wanted, order);
-    if (entry->version == nullptr) want_load(*entry);
+    sources_.want(*entry, order);
+    if (entry->version == nullptr) loads_.want(*entry);
   }
 }
-
-void AdapterRegistry::want(const AdapterNeeds& needs, uint64_t order) { wait_for(needs, order); }
 
 AcquireOutcome AdapterRegistry::look(const AdapterNeeds& needs, uint64_t order, uint64_t since,
                                      std::vector<const Adapter*>& adapters, Error& error) {
@@ -216,7 +177,8 @@ AcquireOutcome AdapterRegistry::look(const AdapterNeeds& needs, uint64_t order, 
 AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since,
                                         std::vector<AdapterPin>& pins, Error& error) {
   if (const auto decided = find_versions(needs, since, error)) return *decided;
-  const bool ready = std::count(found_.begin(), found_.end(), nullptr) == 0 && leaves_reserved_room(found_, order);
+  const bool ready =
+      std::count(found_.begin(), found_.end(), nullptr) == 0 && cache_.leaves_reserved_room(found_, order);
   if (!ready && needs.sources.size() > 1) {
     if (const Status fits = fit_together(needs); !fits.ok()) {
       error = fits.error();
@@ -234,164 +196,80 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
   return AcquireOutcome::kReady;
 }
 
-// Loads that have lost their patience find room beside younger users of these as well;
-// the users are counted then.
-bool AdapterRegistry::leaves_reserved_room(std::span<AdapterVersion* const> versions, uint64_t order) {
-  for (const bool take : {false, true}) {
-    for (Reservation& reservation : reservations_) {
-      if (reservation.order >= order) continue;
-      int64_t more = 0;
-      bool concerned = false;
-      for (size_t index = 0; index < versions.size(); ++index) {
-        const AdapterVersion& version = *versions[index];
-        // Replaced, or beside it for good: it gives no room either way.
-        if (version.owner == nullptr || stays_beside(*reservation.entry, *version.owner)) continue;
-        concerned = true;
-        const auto here = versions.begin() + static_cast<std::ptrdiff_t>(index);
-        const bool named_before = std::find(versions.begin(), here, *here) < here;
-        if (!named_before && !keeps_from(*reservation.entry, version)) more += version.grant.bytes();
-      }
-      if (take) {
-        reservation.spare_bytes -= more;
-      } else if (concerned && more > reservation.spare_bytes) {
-        return false;
-      }
-    }
+// A member of a sum finds room alone, and maybe not with the others: that is no failure
+// of its own.
+Status AdapterRegistry::fit_together(const AdapterNeeds& needs) const {
+  int64_t bytes = 0, pinned = 0;
+  std::string list;
+  for (size_t index = 0; index < needs.sources.size(); ++index) {
+    const auto here = needs.sources.begin() + static_cast<int64_t>(index);
+    if (std::find(needs.sources.begin(), here, *here) != here) continue;
+    const AdapterEntry* const entry = sources_.find(*here);
+    const AdapterVersion* const version = claimed(needs, index);
+    list += (list.empty() ? "\"" : ", \"") + (entry != nullptr ? entry->spec.label : version->label) + "\"";
+    if (entry == nullptr) continue;  // dropped: its claimed version is in memory
+    const bool looked_at = entry->stage == AdapterStage::kWaitingForRoom || entry->stage == AdapterStage::kReading;
+    const int64_t needed = entry->version != nullptr ? entry->version_bytes() : looked_at ? entry->least_bytes : 0;
+    if (entry->version == nullptr && needed > cache_.limit_bytes(*entry)) return {};  // fails by itself
+    bytes += needed;
+    pinned += entry->pinned_bytes();
   }
-  return true;
+  const int64_t room = cache_.room_beside(sources_.pinned_bytes() - pinned);
+  if (bytes <= room) return {};
+  return too_large("the adapters " + list + " need at least " + format_bytes(bytes) +
+                   " of memory together, but adapters can have at most " + format_bytes(room) +
+                   " beside those that are pinned; give adapters more memory (--adapter-memory) or add up fewer");
 }
 
-// --- versions
-
-int64_t AdapterRegistry::version_bytes(const Entry& entry) {
-  return entry.version != nullptr ? entry.version->grant.bytes() : 0;
-}
-
-void AdapterRegistry::touch(AdapterSourceId source) {
-  if (Entry* const entry = find(source); entry != nullptr) touch(*entry);
-}
-
-void AdapterRegistry::touch(Entry& entry) {
-  if (!std::exchange(entry.changed, true)) changed_.push_back(&entry);
-}
-
-void AdapterRegistry::forget(Entries::iterator entry) {
-  if (entry->second->changed) std::erase(changed_, entry->second.get());
-  gone_.push_back(entry->first);
-  entries_.erase(entry);
-}
-
-void AdapterRegistry::set_pinned(Entry& entry, bool pinned) {
-  touch(entry);
-  pinned_bytes_ -= pinned_bytes(entry);
-  entry.pinned = pinned;
-  pinned_bytes_ += pinned_bytes(entry);
-}
-
-AdapterVersion* AdapterRegistry::take_version(Entry& entry) {
-  touch(entry);
-  pinned_bytes_ -= pinned_bytes(entry);
-  return std::exchange(entry.version, nullptr);
-}
-
-void AdapterRegistry::take_news(std::vector<AdapterSourceId>& sources) {
-  sources.insert(sources.end(), news_.begin(), news_.end());
-  news_.clear();
-}
+// --- status
 
 void AdapterRegistry::on_leaving(const AdapterVersion& version) {
   if (options_.dropped) options_.dropped(version.adapter->version);
-  for (const uint64_t ticket : version.unload_tickets) reply(ticket, {}, version.grant.bytes());
-  ++generation_;
-}
-
-// --- replies and status
-
-void AdapterRegistry::reply(uint64_t ticket, Status status, int64_t bytes_freed, std::string version) {
-  replies_.push_back({ticket, std::move(status), bytes_freed, std::move(version)});
-}
-
-void AdapterRegistry::reply_all(Entry& entry, const Status& status) {
-  const std::string version = status.ok() ? digest_hex(entry.version->adapter->digest) : std::string();
-  for (const uint64_t ticket : entry.tickets) reply(ticket, status, 0, version);
-  entry.tickets.clear();
-}
-
-void AdapterRegistry::take_replies(std::vector<RegistryReply>& replies) {
-  replies.insert(replies.end(), std::make_move_iterator(replies_.begin()), std::make_move_iterator(replies_.end()));
-  replies_.clear();
+  for (const uint64_t ticket : version.unload_tickets) replies_.put(ticket, {}, version.grant.bytes());
+  sources_.count_change();
 }
 
 void AdapterRegistry::fail_outstanding(const Error& error) {
-  for (const auto& [source, entry] : entries_) reply_all(*entry, error);
-  const auto fail_tickets = [&](std::vector<uint64_t>& tickets) {
-    for (const uint64_t ticket : tickets) reply(ticket, error);
-    tickets.clear();
-  };
-  for (const auto& [id, version] : versions_.all()) fail_tickets(version->unload_tickets);
-  for (auto& [id, job] : jobs_) fail_tickets(job.unload_tickets);
+  sources_.for_each([&](AdapterEntry& entry) { replies_.put_all(entry, error); });
+  for (const auto& [id, version] : versions_.all()) {
+    for (const uint64_t ticket : version->unload_tickets) replies_.put(ticket, error);
+    version->unload_tickets.clear();
+  }
+  loads_.fail_outstanding(error);
 }
 
-RegistryView AdapterRegistry::view_of(const Entry& entry) {
-  RegistryView view{.source = &entry.spec, .waiting = entry.waiting, .uses = entry.uses, .pinned = entry.pinned};
-  if (entry.version != nullptr) {
-    view.state = AdapterState::kResident;
-    view.adapter = entry.version->adapter.get();
-    view.bytes = entry.version->grant.bytes();
-    view.users = entry.version->pins;
-  } else if (entry.stage != Stage::kIdle) {
-    view.state = AdapterState::kLoading;
-  } else if (entry.failed) {
-    view.state = AdapterState::kFailed;
-    view.error = &entry.error;
-  }
-  return view;
+void AdapterRegistry::touch(AdapterSourceId source) {
+  if (AdapterEntry* const entry = sources_.find(source); entry != nullptr) sources_.touch(*entry);
+}
+
+RegistryCounters AdapterRegistry::counters() const {
+  return {loads_.loads(), loads_.failures(), cache_.evictions(), cache_.versions_looked_at()};
 }
 
 void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {
-  for (const auto& [source, entry] : entries_) visit(view_of(*entry));
-}
-
-void AdapterRegistry::take_changes(const std::function<void(const RegistryView&)>& visit,
-                                   std::vector<AdapterSourceId>& gone) {
-  gone.insert(gone.end(), gone_.begin(), gone_.end());
-  gone_.clear();
-  for (Entry* entry : changed_) {
-    entry->changed = false;
-    visit(view_of(*entry));
-  }
-  changed_.clear();
+  sources_.for_each([&](const AdapterEntry& entry) { visit(AdapterSources::view_of(entry)); });
 }
 
 void AdapterRegistry::check() const {
-  size_t current = 0, reading = 0;
-  int64_t pinned_sum_bytes = 0, loading_sum_bytes = 0;
-  for (const auto& [source, entry] : entries_) {
-    CHECK(entry->spec.id == source);
-    CHECK(entry->changed == (std::count(changed_.begin(), changed_.end(), entry.get()) == 1));
-    CHECK((entry->stage != Stage::kIdle) == (std::count(active_.begin(), active_.end(), entry.get()) == 1));
-    CHECK((entry->stage == Stage::kStamping || entry->stage == Stage::kReading) == (entry->job != 0));
-    CHECK(entry->tickets.empty() || entry->stage != Stage::kIdle);
-    const bool is_replaced = std::any_of(active_.begin(), active_.end(),
-                                         [id = source](const Entry* other) { return other->replaces == id; });
-    CHECK(!entry->pinned || entry->version != nullptr || entry->stage != Stage::kIdle || is_replaced);
-    if (entry->job != 0) {
-      CHECK(jobs_.at(entry->job).entry == entry.get());
-      ++reading;
-    }
-    if (entry->version == nullptr) continue;
-    ++current;
-    pinned_sum_bytes += pinned_bytes(*entry);
-    CHECK(entry->version->owner == entry.get());
-    CHECK(versions_.find(entry->version->adapter->version) == entry->version);
-  }
+  sources_.check();
   versions_.check();
+  loads_.check();
+  size_t current = 0;
+  const std::span<AdapterEntry* const> active = loads_.active();
+  sources_.for_each([&](const AdapterEntry& entry) {
+    const bool is_loaded = std::count(active.begin(), active.end(), &entry) == 1;
+    CHECK((entry.stage != AdapterStage::kIdle) == is_loaded);
+    CHECK(entry.tickets.empty() || is_loaded);
+    const bool is_replaced = std::any_of(active.begin(), active.end(),
+                                         [&](const AdapterEntry* other) { return other->replaces == entry.spec.id; });
+    CHECK(!entry.pinned || entry.version != nullptr || is_loaded || is_replaced);
+    if (entry.version == nullptr) return;
+    ++current;
+    CHECK(versions_.find(entry.version->adapter->version) == entry.version);
+  });
   const auto retired = std::count_if(versions_.all().begin(), versions_.all().end(),
                                      [](const auto& one) { return one.second->retired(); });
   CHECK(current + static_cast<size_t>(retired) == versions_.all().size());
-  for (const auto& [id, job] : jobs_) loading_sum_bytes += job.grant.bytes();
-  CHECK(jobs_.size() <= static_cast<size_t>(options_.loads_max) && reading <= jobs_.size());
-  CHECK(loading_bytes_ == loading_sum_bytes && pinned_bytes_ == pinned_sum_bytes);
   CHECK(bytes() <= ledger_.used_bytes(MemoryUse::kAdapters));
 }
 

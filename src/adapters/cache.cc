@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace loralei {
+
+void AdapterCache::recount() { census_.counted = false; }
+
+void AdapterCache::reserve(std::span<AdapterEntry* const> loading) {
+  reservations_.clear();
+  recount();
+  const int64_t patient_since_ns = clock_.now_ns() - kRoomPatienceNs;
+  for (const AdapterEntry* entry : loading) {
+    if (entry->without_room_since_ns <= patient_since_ns)
+      reservations_.push_back({entry, entry->order(), spare_beside(*entry, loading)});
+  }
+}
+
+// Loads that have lost their patience find room beside younger users of these as well;
+// the users are counted then.
+bool AdapterCache::leaves_reserved_room(std::span<AdapterVersion* const> versions, uint64_t order) {
+  for (const bool take : {false, true}) {
+    for (Reservation& reservation : reservations_) {
+      if (reservation.order >= order) continue;
+      int64_t more = 0;
+      bool concerned = false;
+      for (size_t index = 0; index < versions.size(); ++index) {
+        const AdapterVersion& version = *versions[index];
+        // Replaced, or beside it for good: it gives no room either way.
+        if (version.owner == nullptr || stays_beside(*reservation.entry, *version.owner)) continue;
+        concerned = true;
+        const auto here = versions.begin() + static_cast<std::ptrdiff_t>(index);
+        const bool named_before = std::find(versions.begin(), here, *here) < here;
+        if (!named_before && !keeps_from(*reservation.entry, version)) more += version.grant.bytes();
+      }
+      if (take) {
+        reservation.spare_bytes -= more;
+      } else if (concerned && more > reservation.spare_bytes) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+int64_t AdapterCache::room_beside(int64_t staying_bytes) const {
+  return std::max<int64_t>(0, ledger_.available_after_loans_bytes(MemoryUse::kAdapters) + bytes() - staying_bytes);
+}
+
+int64_t AdapterCache::limit_bytes(const AdapterEntry& entry) const {
+  return room_beside(sources_.pinned_bytes() - sources_.replaced_by(entry).pinned_bytes());
+}
+
+AdapterCache::Census& AdapterCache::census() {
+  Census& census = census_;
+  if (std::exchange(census.counted, true)) return census;
+  census.leaving.clear();
+  census.left = 0;
+  census.used.clear();
+  for (const auto& [id, version] : versions_.all()) {
+    if (version->owner == nullptr || version->owner->pinned) continue;
+    if (version->pins == 0) {
+      census.leaving.push_back({candidate(*version), version.get()});
+    } else {
+      census.used.push_back({version->youngest_order, version->grant.bytes()});
+    }
+  }
+  std::sort(census.leaving.begin(), census.leaving.end(),
+            [&](const Census::Leaver& a, const Census::Leaver& b) { return leaves_before(a.candidate, b.candidate); });
+  int64_t bytes = 0;
+  for (Census::Leaver& leaver : census.leaving)
+    leaver.bytes_before = std::exchange(bytes, bytes + leaver.candidate.bytes);
+  std::sort(census.used.begin(), census.used.end(),
+            [](const Census::Used& a, const Census::Used& b) { return a.youngest_order < b.youngest_order; });
+  for (size_t index = census.used.size(); index-- > 1;)
+    census.used[index - 1].bytes_from_here += census.used[index].bytes_from_here;
+  census.wanted.clear();
+  for (const AdapterEntry* entry : sources_.wanted())
+    if (entry->version != nullptr && !entry->pinned) census.wanted.push_back(entry);
+  std::sort(census.wanted.begin(), census.wanted.end(),
+            [](const AdapterEntry* a, const AdapterEntry* b) { return a->wanted < b->wanted; });
+  versions_looked_at_ += versions_.all().size() + census.wanted.size();
+  return census;
+}
+
+std::span<const AdapterEntry* const> AdapterCache::wanted_with(const AdapterEntry& entry) {
+  if (entry.wanted == UINT64_MAX) return {};
+  const std::vector<const AdapterEntry*>& wanted = census().wanted;
+  const auto begin = std::partition_point(wanted.begin(), wanted.end(),
+                                          [&](const AdapterEntry* other) { return other->wanted < entry.wanted; });
+  const auto end =
+      std::find_if(begin, wanted.end(), [&](const AdapterEntry* other) { return other->wanted != entry.wanted; });
+  versions_looked_at_ += static_cast<uint64_t>(end - begin);
+  return {begin, end};
+}
+
+// Members of one request are in memory together.
+bool AdapterCache::stays_beside(const AdapterEntry& entry, const AdapterEntry& other) const {
+  return &other != &entry && &other != &sources_.replaced_by(entry) &&
+         (other.pinned || (other.wanted == entry.wanted && entry.wanted != UINT64_MAX));
+}
+
+// Younger users may come one after the other without end; everybody else goes some time.
+bool AdapterCache::keeps_from(const AdapterEntry& entry, const AdapterVersion& version) const {
+  return version.owner != nullptr && version.pins > 0 && version.youngest_order > entry.order() &&
+         !stays_beside(entry, *version.owner);
+}
+
+int64_t AdapterCache::room_for(const AdapterEntry& entry) {
+  int64_t staying_bytes = sources_.pinned_bytes() - sources_.replaced_by(entry).pinned_bytes();
+  for (const AdapterEntry* other : wanted_with(entry)) staying_bytes += other != &entry ? other->version_bytes() : 0;
+  return room_beside(staying_bytes);
+}
+
+int64_t AdapterCache::room_to_ask(const AdapterEntry& entry) {
+  return entry.size_known ? entry.ask_bytes : std::min(entry.ask_bytes, room_for(entry));
+}
+
+int64_t AdapterCache::spare_beside(const AdapterEntry& entry, std::span<AdapterEntry* const> loading) {
+  int64_t spare = room_for(entry) - room_to_ask(entry);
+  const std::vector<Census::Used>& used = census().used;
+  const auto younger = std::partition_point(
+      used.begin(), used.end(), [&](const Census::Used& one) { return one.youngest_order <= entry.order(); });
+  if (younger != used.end()) spare -= younger->bytes_from_here;
+  // The others of its request stay beside it and keep nothing from it; what it replaces
+  // itself does, even if pinned.
+  const auto kept = [&](const AdapterEntry& other) {
+    const AdapterVersion* version = other.version;
+    return version != nullptr && version->pins > 0 && version->youngest_order > entry.order() ? other.version_bytes()
+                                                                                              : 0;
+  };
+  for (const AdapterEntry* other : wanted_with(entry)) spare += other != &entry ? kept(*other) : 0;
+  if (const AdapterEntry& replaced = sources_.replaced_by(entry); replaced.pinned) spare -= kept(replaced);
+  for (const AdapterEntry* other : loading)
+    if (entry.goes_before(*other)) spare -= other->granted_bytes;
+  return spare;
+}
+
+EvictionCandidate AdapterCache::candidate(const AdapterVersion& version) {
+  return {version.adapter->version, version.grant.bytes(), version.last_use_ns, version.owner->wanted};
+}
+
+// How many of census().leaving, from the first on, may leave for a load of this order.
+size_t AdapterCache::may_leave(uint64_t order) {
+  const std::vector<Census::Leaver>& leaving = census().leaving;
+  const auto end = std::partition_point(leaving.begin(), leaving.end(),
+                                        [&](const Census::Leaver& leaver) { return leaver.candidate.wanted > order; });
+  return static_cast<size_t>(end - leaving.begin());
+}
+
+// A pinned version goes for its own replacement alone.
+bool AdapterCache::gives_its_pinned(const AdapterEntry& replaced) {
+  return replaced.pinned && replaced.version != nullptr && replaced.version->pins == 0;
+}
+
+int64_t AdapterCache::evictable_bytes(const AdapterEntry& entry) {
+  const std::vector<Census::Leaver>& leaving = census().leaving;
+  const AdapterEntry& replaced = sources_.replaced_by(entry);
+  const int64_t own = gives_its_pinned(replaced) ? replaced.version_bytes() : 0;
+  const size_t left = census().left, end = may_leave(entry.order());
+  if (end <= left) return own;
+  return own + leaving[end - 1].bytes_before + leaving[end - 1].candidate.bytes - leaving[left].bytes_before;
+}
+
+AdapterVersion* AdapterCache::next_to_leave(const AdapterEntry& entry) {
+  Census& versions = census();
+  AdapterVersion* next = versions.left < may_leave(entry.order()) ? versions.leaving[versions.left].version : nullptr;
+  const AdapterEntry& replaced = sources_.replaced_by(entry);
+  if (!gives_its_pinned(replaced)) return next;
+  if (next == nullptr || leaves_before(candidate(*replaced.version), candidate(*next))) next = replaced.version;
+  return next;
+}
+
+void AdapterCache::evict(AdapterVersion* version, const std::string& reason) {
+  CHECK(version->owner != nullptr && version->owner->version == version);
+  AdapterEntry& owner = *version->owner;
+  ++versions_looked_at_;
+  if (!owner.pinned) ++census_.left;
+  log_.event(LogLevel::kInfo, "adapter leaves memory", {{"adapter", owner.spec.label}}, reason);
+  versions_.evict(*sources_.take_version(owner));
+  ++evictions_;
+}
+
+// Nobody leaves in vain: only where that gives all of the room.
+std::optional<Grant> AdapterCache::make_room(const AdapterEntry& entry, int64_t bytes) {
+  if (ledger_.available_bytes(MemoryUse::kAdapters) + evictable_bytes(entry) < bytes) return std::nullopt;
+  auto grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
+  while (!grant) {
+    AdapterVersion* const version = next_to_leave(entry);
+    if (version == nullptr) break;
+    evict(version, "to make room for \"" + entry.spec.label + "\"");
+    grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
+  }
+  return grant;
+}
+
+int64_t AdapterCache::idle_bytes() const {
+  int64_t sum = 0;
+  for (const auto& [id, version] : versions_.all())
+    if (version->pins == 0 && version->owner != nullptr && !version->owner->pinned) sum += version->grant.bytes();
+  return sum;
+}
+
+void AdapterCache::evict_idle(int64_t bytes) {
+  if (ledger_.used_bytes(MemoryUse::kAdapters) <= bytes) return;
+  recount();
+  const Census& versions = census();
+  while (ledger_.used_bytes(MemoryUse::kAdapters) > bytes && versions.left < versions.leaving.size())
+    evict(versions.leaving[versions.left].version, "for want of memory");
+}
+
+}  // namespace loralei

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdapterLoads: the life of a load. Queued -> stamp looked at -> room granted -> read ->
+// installed or failed.
+//
+// Thread: the engine's alone; file work happens through `start_load` and comes back by
+// on_done(). Ownership: owns the jobs and their grants; borrows the rest. Invariants
+// (check()): bytes are granted before they are read; at most loads_max jobs are in
+// progress; a source is listed here while it is being loaded.
+//
+// The size in memory is not known before the file is parsed: room for the file's size is
+// granted first (with int8 for the least it can take, which is less than the file), and
+// once more for exactly what is needed where the loader says that it is more. Where a load
+// can never fit it is refused with the numbers. A failure that lies in the file is
+// remembered with the stamp it was seen at: a later request has the stamp looked at again
+// and gets the same answer at once unless it changed; one of the system (a read, its
+// memory) ends those who waited, and the next request tries again. What a command asks
+// for is always tried.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "adapters/cache.h"
+#include "adapters/load_pool.h"
+#include "adapters/replies.h"
+#include "adapters/sources.h"
+#include "adapters/versions.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "memory/ledger.h"
+
+namespace loralei {
+
+struct RegistryOptions {
+  int32_t loads_max = 2;
+  int32_t rank_max = 0;  // 0: the limit of limits.h; larger adapters are refused
+  int32_t sources_max = 65536;
+  bool strict = true;
+  bool int8 = false;                              // AdapterLoadOptions::int8
+  std::function<void(AdapterVersionId)> dropped;  // told of every version that leaves memory, just before; may be empty
+};
+
+class AdapterLoads {
+ public:
+  // start_load takes a job or says false (busy; tried again at the next pump()).
+  AdapterLoads(const Clock& clock, LogSink& log, const RegistryOptions& options,
+               std::function<bool(LoadJob&&)> start_load, AdapterSources& sources, AdapterVersions& versions,
+               AdapterCache& cache, RegistryReplies& replies)
+      : clock_(clock),
+        log_(log),
+        options_(options),
+        start_load_(std::move(start_load)),
+        sources_(sources),
+        versions_(versions),
+        cache_(cache),
+        replies_(replies) {}
+  AdapterLoads(const AdapterLoads&) = delete;
+  AdapterLoads& operator=(const AdapterLoads&) = delete;
+
+  void want(AdapterEntry& entry);  // unless its load is under way
+  // What was to be replaced, where it gave its room to a load that came to nothing.
+  void bring_back(AdapterSourceId source);
+  // Starts what can be started, in the order of who wants it. What nobody waits for any
+  // more, and was not begun, is given up.
+  void pump();
+  void on_done(LoadDone&& done);
+  // The source is dropped; its load, if one is under way, installs nothing. True where
+  // the command's ticket is answered when the read has ended.
+  bool leave(AdapterEntry& entry, uint64_t ticket);
+  // What somebody has seen who looked at the files before anybody asked for them: a
+  // failure stands as if a load had met it (and is counted and logged by nobody here),
+  // and one whose files have changed since is over. Nothing where a load has told more,
+  // or is under way.
+  void checked(const HeaderCheck& check);
+  void fail_outstanding(const Error& error);  // the tickets of leave()
+
+  std::span<AdapterEntry* const> active() const { return active_; }  // being loaded
+  bool loading() const { return !active_.empty() || !jobs_.empty(); }
+  uint64_t serial() const { return serial_; }  // of failures
+  uint64_t loads() const { return loads_; }
+  uint64_t failures() const { return failures_; }
+  void check() const;
+
+ private:
+  struct Job {
+    AdapterEntry* entry = nullptr;  // null: the source was dropped meanwhile
+    bool read = false;
+    Grant grant;
+    AdapterVersionId version;
+    std::vector<uint64_t> unload_tickets;
+  };
+
+  void finish(AdapterEntry& entry);
+  void settle(AdapterEntry& entry);
+  std::optional<int64_t> advance_room(AdapterEntry& entry);
+  bool start_job(AdapterEntry& entry, bool read, Grant grant);
+  void on_stamp(AdapterEntry& entry, const Result<FileStamp>& stamp);
+  void on_read(AdapterEntry& entry, Job& job, LoadDone& done);
+  void ask_again(AdapterEntry& entry, int64_t bytes_needed, int64_t granted_bytes);
+  Status admissible(const Job& job, const Adapter& adapter) const;
+  void install(AdapterEntry& entry, Job& job, std::shared_ptr<const Adapter> adapter);
+  void fail(AdapterEntry& entry, Error error, const FileStamp* stamp);
+  void remember(AdapterEntry& entry, Error error, const FileStamp* stamp);
+
+  const Clock& clock_;
+  LogSink& log_;
+  const RegistryOptions options_;
+  const std::function<bool(LoadJob&&)> start_load_;
+  AdapterSources& sources_;
+  AdapterVersions& versions_;
+  AdapterCache& cache_;
+  RegistryReplies& replies_;
+  std::unordered_map<uint64_t, Job> jobs_;
+  std::vector<AdapterEntry*> active_;
+  std::vector<AdapterEntry*> turn_;  // of pump(): active_ as it began
+  uint64_t serial_ = 0, next_job_ = 1, loads_ = 0, failures_ = 0;
+};
+
+}  // namespace loralei

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/sources.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace loralei {
+
+AdapterEntry* AdapterSources::find(AdapterSourceId source) const {
+  const auto found = entries_.find(source);
+  return found == entries_.end() ? nullptr : found->second.get();
+}
+
+Result<AdapterEntry*> AdapterSources::add(const AdapterSourceSpec& source) {
+  if (source.id.value == 0 || source.label.empty() || source.path.empty())
+    return invalid_argument("an adapter needs a name and a path");
+  if (static_cast<int32_t>(entries_.size()) >= sources_max_) {
+    return too_large("no more than " + std::to_string(sources_max_) + " adapters can be registered; unload some first");
+  }
+  auto entry = std::make_unique<AdapterEntry>();
+  entry->spec = source;
+  const auto [added, is_new] = entries_.emplace(source.id, std::move(entry));
+  CHECK(is_new);
+  touch(*added->second);
+  count_change();
+  return added->second.get();
+}
+
+void AdapterSources::forget(AdapterEntry& entry) {
+  CHECK(entry.version == nullptr && entry.job == 0 && entry.tickets.empty());
+  if (entry.changed) std::erase(changed_, &entry);
+  std::erase(wanted_, &entry);
+  const AdapterSourceId source = entry.spec.id;
+  gone_.push_back(source);
+  CHECK(entries_.erase(source) == 1);
+}
+
+const AdapterEntry& AdapterSources::replaced_by(const AdapterEntry& entry) const {
+  if (entry.replaces.value == 0) return entry;
+  const AdapterEntry* const replaced = find(entry.replaces);
+  return replaced == nullptr ? entry : *replaced;
+}
+
+void AdapterSources::set_version(AdapterEntry& entry, AdapterVersion& version) {
+  CHECK(entry.version == nullptr && version.owner == &entry);
+  touch(entry);
+  entry.version = &version;
+  pinned_bytes_ += entry.pinned_bytes();
+}
+
+AdapterVersion* AdapterSources::take_version(AdapterEntry& entry) {
+  CHECK(entry.version != nullptr);
+  touch(entry);
+  pinned_bytes_ -= entry.pinned_bytes();
+  return std::exchange(entry.version, nullptr);
+}
+
+void AdapterSources::set_pinned(AdapterEntry& entry, bool pinned) {
+  touch(entry);
+  pinned_bytes_ -= entry.pinned_bytes();
+  entry.pinned = pinned;
+  pinned_bytes_ += entry.pinned_bytes();
+}
+
+void AdapterSources::begin_round() {
+  for (AdapterEntry* entry : wanted_) {
+    touch(*entry);
+    entry->wanted = UINT64_MAX;
+    entry->waiting = 0;
+  }
+  wanted_.clear();
+}
+
+void AdapterSources::want(AdapterEntry& entry, uint64_t order) {
+  if (entry.waiting++ == 0) wanted_.push_back(&entry);
+  touch(entry);
+  entry.wanted = std::min(entry.wanted, order);
+}
+
+void AdapterSources::touch(AdapterEntry& entry) {
+  if (!std::exchange(entry.changed, true)) changed_.push_back(&entry);
+}
+
+void AdapterSources::tell(AdapterSourceId source) { news_.push_back(source); }
+
+void AdapterSources::take_news(std::vector<AdapterSourceId>& sources) {
+  sources.insert(sources.end(), news_.begin(), news_.end());
+  news_.clear();
+}
+
+RegistryView AdapterSources::view_of(const AdapterEntry& entry) {
+  RegistryView view{.source = &entry.spec, .waiting = entry.waiting, .uses = entry.uses, .pinned = entry.pinned};
+  if (entry.version != nullptr) {
+    view.state = AdapterState::kResident;
+    view.adapter = entry.version->adapter.get();
+    view.bytes = entry.version_bytes();
+    view.users = entry.version->pins;
+  } else if (entry.stage != AdapterStage::kIdle) {
+    view.state = AdapterState::kLoading;
+  } else if (entry.failed) {
+    view.state = AdapterState::kFailed;
+    view.error = &entry.error;
+  }
+  return view;
+}
+
+void AdapterSources::for_each(const std::function<void(AdapterEntry&)>& visit) const {
+  for (const auto& [source, entry] : entries_) visit(*entry);
+}
+
+void AdapterSources::take_changes(const std::function<void(const RegistryView&)>& visit,
+                                  std::vector<AdapterSourceId>& gone) {
+  gone.insert(gone.end(), gone_.begin(), gone_.end());
+  gone_.clear();
+  for (AdapterEntry* entry : changed_) {
+    entry->changed = false;
+    visit(view_of(*entry));
+  }
+  changed_.clear();
+}
+
+void AdapterSources::check() const {
+  int64_t pinned_sum_bytes = 0;
+  for (const auto& [source, entry] : entries_) {
+    CHECK(entry->spec.id == source);
+    CHECK(entry->changed == (std::count(changed_.begin(), changed_.end(), entry.get()) == 1));
+    CHECK((entry->waiting > 0) == (std::count(wanted_.begin(), wanted_.end(), entry.get()) == 1));
+    CHECK((entry->waiting > 0) == (entry->wanted != UINT64_MAX));
+    CHECK(entry->version == nullptr || entry->version->owner == entry.get());
+    pinned_sum_bytes += entry->pinned_bytes();
+  }
+  CHECK(pinned_bytes_ == pinned_sum_bytes);
+}
+
+}  // namespace loralei
