@@ -52,7 +52,7 @@ int64_t AdapterCache::room_beside(int64_t staying_bytes) const {
 }
 
 int64_t AdapterCache::limit_bytes(const AdapterEntry& entry) const {
-  return room_beside(sources_.pinned_bytes() - sources_.replaced_by(entry).pinned_bytes());
+  return room_beside(entries_.pinned_bytes() - entries_.replaced_by(entry).pinned_bytes());
 }
 
 AdapterCache::Census& AdapterCache::census() {
@@ -79,7 +79,7 @@ AdapterCache::Census& AdapterCache::census() {
   for (size_t index = census.used.size(); index-- > 1;)
     census.used[index - 1].bytes_from_here += census.used[index].bytes_from_here;
   census.wanted.clear();
-  for (const AdapterEntry* entry : sources_.wanted())
+  for (const AdapterEntry* entry : entries_.wanted())
     if (entry->version != nullptr && !entry->pinned) census.wanted.push_back(entry);
   std::sort(census.wanted.begin(), census.wanted.end(),
             [](const AdapterEntry* a, const AdapterEntry* b) { return a->wanted < b->wanted; });
@@ -100,7 +100,7 @@ std::span<const AdapterEntry* const> AdapterCache::wanted_with(const AdapterEntr
 
 // Members of one request are in memory together.
 bool AdapterCache::stays_beside(const AdapterEntry& entry, const AdapterEntry& other) const {
-  return &other != &entry && &other != &sources_.replaced_by(entry) &&
+  return &other != &entry && &other != &entries_.replaced_by(entry) &&
          (other.pinned || (other.wanted == entry.wanted && entry.wanted != UINT64_MAX));
 }
 
@@ -111,7 +111,7 @@ bool AdapterCache::keeps_from(const AdapterEntry& entry, const AdapterVersion& v
 }
 
 int64_t AdapterCache::room_for(const AdapterEntry& entry) {
-  int64_t staying_bytes = sources_.pinned_bytes() - sources_.replaced_by(entry).pinned_bytes();
+  int64_t staying_bytes = entries_.pinned_bytes() - entries_.replaced_by(entry).pinned_bytes();
   for (const AdapterEntry* other : wanted_with(entry)) staying_bytes += other != &entry ? other->version_bytes() : 0;
   return room_beside(staying_bytes);
 }
@@ -134,7 +134,7 @@ int64_t AdapterCache::spare_beside(const AdapterEntry& entry, std::span<AdapterE
                                                                                               : 0;
   };
   for (const AdapterEntry* other : wanted_with(entry)) spare += other != &entry ? kept(*other) : 0;
-  if (const AdapterEntry& replaced = sources_.replaced_by(entry); replaced.pinned) spare -= kept(replaced);
+  if (const AdapterEntry& replaced = entries_.replaced_by(entry); replaced.pinned) spare -= kept(replaced);
   for (const AdapterEntry* other : loading)
     if (entry.goes_before(*other)) spare -= other->granted_bytes;
   return spare;
@@ -159,7 +159,7 @@ bool AdapterCache::gives_its_pinned(const AdapterEntry& replaced) {
 
 int64_t AdapterCache::evictable_bytes(const AdapterEntry& entry) {
   const std::vector<Census::Leaver>& leaving = census().leaving;
-  const AdapterEntry& replaced = sources_.replaced_by(entry);
+  const AdapterEntry& replaced = entries_.replaced_by(entry);
   const int64_t own = gives_its_pinned(replaced) ? replaced.version_bytes() : 0;
   const size_t left = census().left, end = may_leave(entry.order());
   if (end <= left) return own;
@@ -169,7 +169,7 @@ int64_t AdapterCache::evictable_bytes(const AdapterEntry& entry) {
 AdapterVersion* AdapterCache::next_to_leave(const AdapterEntry& entry) {
   Census& versions = census();
   AdapterVersion* next = versions.left < may_leave(entry.order()) ? versions.leaving[versions.left].version : nullptr;
-  const AdapterEntry& replaced = sources_.replaced_by(entry);
+  const AdapterEntry& replaced = entries_.replaced_by(entry);
   if (!gives_its_pinned(replaced)) return next;
   if (next == nullptr || leaves_before(candidate(*replaced.version), candidate(*next))) next = replaced.version;
   return next;
@@ -181,7 +181,7 @@ void AdapterCache::evict(AdapterVersion* version, const std::string& reason) {
   ++versions_looked_at_;
   if (!owner.pinned) ++census_.left;
   log_.event(LogLevel::kInfo, "adapter leaves memory", {{"adapter", owner.spec.label}}, reason);
-  versions_.evict(*sources_.take_version(owner));
+  versions_.evict(*entries_.take_version(owner));
   ++evictions_;
 }
 

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "adapters/cache_policy.h"
-#include "adapters/sources.h"
+#include "adapters/entries.h"
 #include "adapters/versions.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -35,8 +35,8 @@ inline constexpr int64_t kRoomPatienceNs = 1'000'000'000;
 
 class AdapterCache {
  public:
-  AdapterCache(Ledger& ledger, const Clock& clock, LogSink& log, AdapterSources& sources, AdapterVersions& versions)
-      : ledger_(ledger), clock_(clock), log_(log), sources_(sources), versions_(versions) {}
+  AdapterCache(Ledger& ledger, const Clock& clock, LogSink& log, AdapterEntries& entries, AdapterVersions& versions)
+      : ledger_(ledger), clock_(clock), log_(log), entries_(entries), versions_(versions) {}
   AdapterCache(const AdapterCache&) = delete;
   AdapterCache& operator=(const AdapterCache&) = delete;
 
@@ -121,7 +121,7 @@ class AdapterCache {
   Ledger& ledger_;
   const Clock& clock_;
   LogSink& log_;
-  AdapterSources& sources_;
+  AdapterEntries& entries_;
   AdapterVersions& versions_;
   Census census_;
   std::vector<Reservation> reservations_;

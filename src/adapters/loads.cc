@@ -24,10 +24,10 @@ Error broken_promise() { return internal_error("the adapter's loader broke its p
 
 void AdapterLoads::want(AdapterEntry& entry) {
   if (entry.stage != AdapterStage::kIdle) return;
-  sources_.touch(entry);
+  entries_.touch(entry);
   entry.stage = AdapterStage::kQueued;
   active_.push_back(&entry);
-  sources_.count_change();
+  entries_.count_change();
 }
 
 // The load is over, one way or the other.
@@ -35,12 +35,12 @@ void AdapterLoads::finish(AdapterEntry& entry) {
   const AdapterSourceId replaced = entry.replaces;
   settle(entry);
   std::erase(active_, &entry);
-  sources_.count_change();
+  entries_.count_change();
   bring_back(replaced);
 }
 
 void AdapterLoads::settle(AdapterEntry& entry) {
-  sources_.touch(entry);
+  entries_.touch(entry);
   entry.stage = AdapterStage::kIdle;
   entry.reload = false;
   entry.replaces = {};
@@ -50,7 +50,7 @@ void AdapterLoads::settle(AdapterEntry& entry) {
 
 // What was to be replaced, where it gave its room to a load that came to nothing.
 void AdapterLoads::bring_back(AdapterSourceId source) {
-  AdapterEntry* const entry = sources_.find(source);
+  AdapterEntry* const entry = entries_.find(source);
   if (entry != nullptr && entry->version == nullptr && (entry->pinned || entry->waiting > 0)) want(*entry);
 }
 
@@ -82,7 +82,7 @@ void AdapterLoads::pump() {
     settle(*entry);  // nobody waits any more for what was not begun yet
     return true;
   });
-  if (given_up > 0) sources_.count_change();
+  if (given_up > 0) entries_.count_change();
   std::sort(active_.begin(), active_.end(),
             [](const AdapterEntry* a, const AdapterEntry* b) { return a->goes_before(*b); });
   turn_ = active_;
@@ -120,7 +120,7 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   entry.granted_bytes = job.grant.bytes();
   job.version = version;
   entry.job = next_job_++;
-  sources_.count_change();
+  entries_.count_change();
   return true;
 }
 
@@ -130,7 +130,7 @@ void AdapterLoads::on_done(LoadDone&& done) {
   Job job = std::move(found->second);
   jobs_.erase(found);
   cache_.count_loading(-job.grant.bytes());
-  sources_.count_change();
+  entries_.count_change();
   if (job.entry == nullptr) {  // unloaded meanwhile
     const int64_t bytes = done.load.ok() && done.load->adapter ? done.load->adapter->bytes : 0;
     done.load = AdapterLoad{};
@@ -155,10 +155,10 @@ void AdapterLoads::on_stamp(AdapterEntry& entry, const Result<FileStamp>& stamp)
   const bool same_as_failed = entry.failed && entry.failed_stamp_known && entry.failed_stamp == *stamp;
   if (same_as_failed && entry.tickets.empty() && !entry.pinned && limit <= entry.failed_limit_bytes) {
     entry.failed_serial = ++serial_;  // looked at again: still the same file
-    sources_.tell(entry.spec.id);
+    entries_.tell(entry.spec.id);
     return finish(entry);
   }
-  sources_.touch(entry);
+  entries_.touch(entry);
   entry.failed = false;
   entry.failed_stamp = *stamp;
   entry.failed_limit_bytes = INT64_MAX;
@@ -227,8 +227,8 @@ Status AdapterLoads::admissible(const Job& job, const Adapter& adapter) const {
 }
 
 void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const Adapter> adapter) {
-  if (entry.version != nullptr) versions_.retire(*sources_.take_version(entry), {});
-  sources_.set_version(entry, versions_.add(entry, entry.spec.label, std::move(adapter), std::move(job.grant)));
+  if (entry.version != nullptr) versions_.retire(*entries_.take_version(entry), {});
+  entries_.set_version(entry, versions_.add(entry, entry.spec.label, std::move(adapter), std::move(job.grant)));
   entry.failed = entry.forget_on_failure = false;
   ++loads_;
   const Adapter& loaded = *entry.version->adapter;
@@ -237,12 +237,12 @@ void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const 
       {{"adapter", entry.spec.label}, {"bytes", loaded.bytes}, {"version", digest_hex(loaded.digest).substr(0, 12)}});
   for (const std::string& doubt : loaded.doubts)
     log_.event(LogLevel::kWarning, "adapter in doubt", {{"adapter", entry.spec.label}}, doubt);
-  if (AdapterEntry* const replaced = sources_.find(entry.replaces); replaced != nullptr) {
+  if (AdapterEntry* const replaced = entries_.find(entry.replaces); replaced != nullptr) {
     entry.uses += replaced->uses;
-    if (replaced->pinned) sources_.set_pinned(entry, true);
-    sources_.set_pinned(*replaced, false);
+    if (replaced->pinned) entries_.set_pinned(entry, true);
+    entries_.set_pinned(*replaced, false);
   }
-  sources_.tell(entry.spec.id);
+  entries_.tell(entry.spec.id);
   finish(entry);
   replies_.put_all(entry, {});
 }
@@ -253,20 +253,20 @@ void AdapterLoads::fail(AdapterEntry& entry, Error error, const FileStamp* stamp
   error = not_loaded(std::move(error), entry.spec.label);
   log_.event(LogLevel::kWarning, "adapter not loaded", {{"adapter", entry.spec.label}}, error.message);
   ++failures_;
-  sources_.tell(entry.spec.id);
+  entries_.tell(entry.spec.id);
   const bool reload = entry.reload;
   finish(entry);
   replies_.put_all(entry, error);
   if (reload) return bring_back(entry.spec.id);  // the version in use stays
-  sources_.set_pinned(entry, false);
+  entries_.set_pinned(entry, false);
   if (entry.forget_on_failure) {
-    return sources_.forget(entry);
+    return entries_.forget(entry);
   }
   remember(entry, std::move(error), stamp);
 }
 
 void AdapterLoads::remember(AdapterEntry& entry, Error error, const FileStamp* stamp) {
-  sources_.touch(entry);
+  entries_.touch(entry);
   entry.failed = true;
   entry.error = std::move(error);
   entry.failed_stamp_known = stamp != nullptr;
@@ -275,7 +275,7 @@ void AdapterLoads::remember(AdapterEntry& entry, Error error, const FileStamp* s
 }
 
 void AdapterLoads::checked(const HeaderCheck& check) {
-  AdapterEntry* const entry = sources_.find(check.source.id);
+  AdapterEntry* const entry = entries_.find(check.source.id);
   if (entry == nullptr || entry->spec.path != check.source.path) return;
   // A load tells more.
   if (entry->version != nullptr || entry->stage != AdapterStage::kIdle) return;
@@ -283,9 +283,9 @@ void AdapterLoads::checked(const HeaderCheck& check) {
   const bool looked_at =
       entry->failed && entry->failed_stamp_known && stamp != nullptr && entry->failed_stamp == *stamp;
   if (looked_at || (check.status.ok() && !entry->failed)) return;
-  sources_.count_change();
+  entries_.count_change();
   if (check.status.ok()) {
-    sources_.touch(*entry);
+    entries_.touch(*entry);
     entry->failed = false;
     return;
   }

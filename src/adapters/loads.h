@@ -9,8 +9,8 @@
 //
 // The size in memory is not known before the file is parsed: room for the file's size is
 // granted first (with int8 for the least it can take, which is less than the file), and
-// once more for exactly what is needed where the loader says that it is more. Where a load
-// can never fit it is refused with the numbers. A failure that lies in the file is
+// once more for exactly what is needed where the loader says that it is more. Where a
+// load can never fit it is refused with the numbers. A failure that lies in the file is
 // remembered with the stamp it was seen at: a later request has the stamp looked at again
 // and gets the same answer at once unless it changed; one of the system (a read, its
 // memory) ends those who waited, and the next request tries again. What a command asks
@@ -26,9 +26,9 @@
 #include <vector>
 
 #include "adapters/cache.h"
+#include "adapters/entries.h"
 #include "adapters/load_pool.h"
 #include "adapters/replies.h"
-#include "adapters/sources.h"
 #include "adapters/versions.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -49,13 +49,13 @@ class AdapterLoads {
  public:
   // start_load takes a job or says false (busy; tried again at the next pump()).
   AdapterLoads(const Clock& clock, LogSink& log, const RegistryOptions& options,
-               std::function<bool(LoadJob&&)> start_load, AdapterSources& sources, AdapterVersions& versions,
+               std::function<bool(LoadJob&&)> start_load, AdapterEntries& entries, AdapterVersions& versions,
                AdapterCache& cache, RegistryReplies& replies)
       : clock_(clock),
         log_(log),
         options_(options),
         start_load_(std::move(start_load)),
-        sources_(sources),
+        entries_(entries),
         versions_(versions),
         cache_(cache),
         replies_(replies) {}
@@ -111,7 +111,7 @@ class AdapterLoads {
   LogSink& log_;
   const RegistryOptions options_;
   const std::function<bool(LoadJob&&)> start_load_;
-  AdapterSources& sources_;
+  AdapterEntries& entries_;
   AdapterVersions& versions_;
   AdapterCache& cache_;
   RegistryReplies& replies_;

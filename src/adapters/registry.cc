@@ -12,18 +12,18 @@ AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& lo
                                  std::function<bool(LoadJob&&)> start_load)
     : ledger_(ledger),
       options_(std::move(options)),
-      sources_(options_.sources_max),
+      entries_(options_.sources_max),
       versions_(clock, {.used =
                             [this](AdapterEntry* owner) {
-                              sources_.count_change();
-                              if (owner != nullptr) sources_.touch(*owner);
+                              entries_.count_change();
+                              if (owner != nullptr) entries_.touch(*owner);
                             },
                         .leaving = [this](const AdapterVersion& version) { on_leaving(version); }}),
-      cache_(ledger, clock, log, sources_, versions_),
-      loads_(clock, log, options_, std::move(start_load), sources_, versions_, cache_, replies_) {}
+      cache_(ledger, clock, log, entries_, versions_),
+      loads_(clock, log, options_, std::move(start_load), entries_, versions_, cache_, replies_) {}
 
 std::string AdapterRegistry::label(AdapterSourceId source) const {
-  const AdapterEntry* const entry = sources_.find(source);
+  const AdapterEntry* const entry = entries_.find(source);
   return entry == nullptr ? std::string() : entry->spec.label;
 }
 
@@ -40,20 +40,20 @@ Error has_other_files(const AdapterSourceSpec& known) {
 }  // namespace
 
 void AdapterRegistry::add(uint64_t ticket, const AdapterSourceSpec& source) {
-  if (AdapterEntry* const entry = sources_.find(source.id); entry != nullptr) {
+  if (AdapterEntry* const entry = entries_.find(source.id); entry != nullptr) {
     if (entry->spec.path != source.path) return replies_.put(ticket, has_other_files(entry->spec));
     entry->forget_on_failure = false;  // it is wanted for its own sake now
     return replies_.put(ticket, {});
   }
-  const auto added = sources_.add(source);
+  const auto added = entries_.add(source);
   replies_.put(ticket, added.ok() ? Status() : Status(added.error()));
 }
 
 void AdapterRegistry::load(uint64_t ticket, const AdapterSourceSpec& source, bool reload, AdapterSourceId replaces) {
-  AdapterEntry* entry = sources_.find(source.id);
+  AdapterEntry* entry = entries_.find(source.id);
   if (entry == nullptr) {
     if (source.path.empty()) return replies_.put(ticket, not_registered());
-    auto added = sources_.add(source);
+    auto added = entries_.add(source);
     if (!added.ok()) return replies_.put(ticket, added.error());
     entry = *added;
     entry->forget_on_failure = true;
@@ -74,7 +74,7 @@ void AdapterRegistry::load(uint64_t ticket, const AdapterSourceSpec& source, boo
 }
 
 void AdapterRegistry::drop(uint64_t ticket, AdapterSourceId source) {
-  AdapterEntry* const dropped = sources_.find(source);
+  AdapterEntry* const dropped = entries_.find(source);
   if (dropped == nullptr) return replies_.put(ticket, not_registered());
   AdapterEntry& entry = *dropped;
   replies_.put_all(entry,
@@ -83,32 +83,32 @@ void AdapterRegistry::drop(uint64_t ticket, AdapterSourceId source) {
                                                     "wanted"});
   const bool answered_later = loads_.leave(entry, ticket);
   if (entry.version != nullptr) {
-    versions_.retire(*sources_.take_version(entry), {ticket});
+    versions_.retire(*entries_.take_version(entry), {ticket});
   } else if (!answered_later) {
     replies_.put(ticket, {});
   }
-  sources_.tell(source);
+  entries_.tell(source);
   const AdapterSourceId replaced = entry.replaces;
-  sources_.forget(entry);
+  entries_.forget(entry);
   loads_.bring_back(replaced);
-  sources_.count_change();
+  entries_.count_change();
 }
 
 void AdapterRegistry::pin(uint64_t ticket, AdapterSourceId source) {
-  AdapterEntry* entry = sources_.find(source);
+  AdapterEntry* entry = entries_.find(source);
   if (entry == nullptr) return replies_.put(ticket, not_registered());
-  sources_.set_pinned(*entry, true);
-  sources_.count_change();
+  entries_.set_pinned(*entry, true);
+  entries_.count_change();
   if (entry->version != nullptr) return replies_.put(ticket, {}, 0, digest_hex(entry->version->adapter->digest));
   entry->tickets.push_back(ticket);
   loads_.want(*entry);
 }
 
 void AdapterRegistry::unpin(uint64_t ticket, AdapterSourceId source) {
-  AdapterEntry* entry = sources_.find(source);
+  AdapterEntry* entry = entries_.find(source);
   if (entry == nullptr) return replies_.put(ticket, not_registered());
-  sources_.set_pinned(*entry, false);
-  sources_.count_change();
+  entries_.set_pinned(*entry, false);
+  entries_.count_change();
   replies_.put(ticket, {});
 }
 
@@ -116,7 +116,7 @@ void AdapterRegistry::unpin(uint64_t ticket, AdapterSourceId source) {
 
 void AdapterRegistry::begin_round() {
   reserve();
-  sources_.begin_round();
+  entries_.begin_round();
 }
 
 AdapterVersion* AdapterRegistry::claimed(const AdapterNeeds& needs, size_t index) const {
@@ -131,7 +131,7 @@ std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds&
   for (size_t index = 0; index < needs.sources.size(); ++index) {
     found_.push_back(claimed(needs, index));
     if (found_.back() != nullptr) continue;
-    const AdapterEntry* entry = sources_.find(needs.sources[index]);
+    const AdapterEntry* entry = entries_.find(needs.sources[index]);
     if (entry == nullptr) {
       error = not_registered();
       return AcquireOutcome::kFailed;
@@ -149,9 +149,9 @@ std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds&
 void AdapterRegistry::wait_for(const AdapterNeeds& needs, uint64_t order) {
   for (size_t index = 0; index < needs.sources.size(); ++index) {
     const AdapterVersion* const version = claimed(needs, index);
-    AdapterEntry* const entry = version != nullptr ? version->owner : sources_.find(needs.sources[index]);
+    AdapterEntry* const entry = version != nullptr ? version->owner : entries_.find(needs.sources[index]);
     if (entry == nullptr) continue;  // replaced or dropped: nothing is loaded for it
-    sources_.want(*entry, order);
+    entries_.want(*entry, order);
     if (entry->version == nullptr) loads_.want(*entry);
   }
 }
@@ -204,7 +204,7 @@ Status AdapterRegistry::fit_together(const AdapterNeeds& needs) const {
   for (size_t index = 0; index < needs.sources.size(); ++index) {
     const auto here = needs.sources.begin() + static_cast<int64_t>(index);
     if (std::find(needs.sources.begin(), here, *here) != here) continue;
-    const AdapterEntry* const entry = sources_.find(*here);
+    const AdapterEntry* const entry = entries_.find(*here);
     const AdapterVersion* const version = claimed(needs, index);
     list += (list.empty() ? "\"" : ", \"") + (entry != nullptr ? entry->spec.label : version->label) + "\"";
     if (entry == nullptr) continue;  // dropped: its claimed version is in memory
@@ -214,7 +214,7 @@ Status AdapterRegistry::fit_together(const AdapterNeeds& needs) const {
     bytes += needed;
     pinned += entry->pinned_bytes();
   }
-  const int64_t room = cache_.room_beside(sources_.pinned_bytes() - pinned);
+  const int64_t room = cache_.room_beside(entries_.pinned_bytes() - pinned);
   if (bytes <= room) return {};
   return too_large("the adapters " + list + " need at least " + format_bytes(bytes) +
                    " of memory together, but adapters can have at most " + format_bytes(room) +
@@ -226,11 +226,11 @@ Status AdapterRegistry::fit_together(const AdapterNeeds& needs) const {
 void AdapterRegistry::on_leaving(const AdapterVersion& version) {
   if (options_.dropped) options_.dropped(version.adapter->version);
   for (const uint64_t ticket : version.unload_tickets) replies_.put(ticket, {}, version.grant.bytes());
-  sources_.count_change();
+  entries_.count_change();
 }
 
 void AdapterRegistry::fail_outstanding(const Error& error) {
-  sources_.for_each([&](AdapterEntry& entry) { replies_.put_all(entry, error); });
+  entries_.for_each([&](AdapterEntry& entry) { replies_.put_all(entry, error); });
   for (const auto& [id, version] : versions_.all()) {
     for (const uint64_t ticket : version->unload_tickets) replies_.put(ticket, error);
     version->unload_tickets.clear();
@@ -239,7 +239,7 @@ void AdapterRegistry::fail_outstanding(const Error& error) {
 }
 
 void AdapterRegistry::touch(AdapterSourceId source) {
-  if (AdapterEntry* const entry = sources_.find(source); entry != nullptr) sources_.touch(*entry);
+  if (AdapterEntry* const entry = entries_.find(source); entry != nullptr) entries_.touch(*entry);
 }
 
 RegistryCounters AdapterRegistry::counters() const {
@@ -247,16 +247,16 @@ RegistryCounters AdapterRegistry::counters() const {
 }
 
 void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {
-  sources_.for_each([&](const AdapterEntry& entry) { visit(AdapterSources::view_of(entry)); });
+  entries_.for_each([&](const AdapterEntry& entry) { visit(AdapterEntries::view_of(entry)); });
 }
 
 void AdapterRegistry::check() const {
-  sources_.check();
+  entries_.check();
   versions_.check();
   loads_.check();
   size_t current = 0;
   const std::span<AdapterEntry* const> active = loads_.active();
-  sources_.for_each([&](const AdapterEntry& entry) {
+  entries_.for_each([&](const AdapterEntry& entry) {
     const bool is_loaded = std::count(active.begin(), active.end(), &entry) == 1;
     CHECK((entry.stage != AdapterStage::kIdle) == is_loaded);
     CHECK(entry.tickets.empty() || is_loaded);

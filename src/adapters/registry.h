@@ -3,7 +3,7 @@
 // (mechanisms §3). Names are resolved to sources above; a label is for sentences.
 //
 //   commands, requests
-//     sources   what is known of each source, and what of that is new
+//     entries   what is known of each source, and what of that is new
 //     versions  the loaded versions, and who keeps which alive
 //     loads     stamp -> room -> read -> installed or failed
 //     cache     who leaves for a load, and what a load without room leaves to others
@@ -30,11 +30,11 @@
 
 #include "adapters/adapter.h"
 #include "adapters/cache.h"
+#include "adapters/entries.h"
 #include "adapters/load_pool.h"
 #include "adapters/loads.h"
 #include "adapters/replies.h"
 #include "adapters/source_spec.h"
-#include "adapters/sources.h"
 #include "adapters/versions.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -99,8 +99,8 @@ class AdapterRegistry {
   // acquire() outside of a round.
   void reserve() { cache_.reserve(loads_.active()); }
   // Sources of which something is new: in memory, failed, replaced, dropped.
-  void take_news(std::vector<AdapterSourceId>& sources) { sources_.take_news(sources); }
-  bool has_news() const { return sources_.has_news(); }
+  void take_news(std::vector<AdapterSourceId>& sources) { entries_.take_news(sources); }
+  bool has_news() const { return entries_.has_news(); }
   void pump() { loads_.pump(); }
   void on_load_done(LoadDone&& done) { loads_.on_done(std::move(done)); }
   void checked(const HeaderCheck& check) { loads_.checked(check); }  // AdapterLoads::checked
@@ -115,18 +115,18 @@ class AdapterRegistry {
   int64_t idle_bytes() const { return cache_.idle_bytes(); }
   void evict_idle(int64_t bytes) { cache_.evict_idle(bytes); }
 
-  bool knows(AdapterSourceId source) const { return sources_.find(source) != nullptr; }
+  bool knows(AdapterSourceId source) const { return entries_.find(source) != nullptr; }
   std::string label(AdapterSourceId source) const;  // empty: it is not known
   bool loading() const { return loads_.loading(); }
-  uint64_t generation() const { return sources_.generation(); }  // grows with every change
+  uint64_t generation() const { return entries_.generation(); }  // grows with every change
   RegistryCounters counters() const;
   int64_t bytes() const { return cache_.bytes(); }  // of all versions, and granted to loads
   // Those that were changed since the last call, in no order, and those that are gone.
   void take_changes(const std::function<void(const RegistryView&)>& visit, std::vector<AdapterSourceId>& gone) {
-    sources_.take_changes(visit, gone);
+    entries_.take_changes(visit, gone);
   }
   void touch(AdapterSourceId source);  // as if something had changed; unknown ones are ignored
-  bool has_changes() const { return sources_.has_changes(); }
+  bool has_changes() const { return entries_.has_changes(); }
   void for_each(const std::function<void(const RegistryView&)>& visit) const;
   void check() const;
 
@@ -140,7 +140,7 @@ class AdapterRegistry {
   Ledger& ledger_;
   const RegistryOptions options_;
   RegistryReplies replies_;
-  AdapterSources sources_;
+  AdapterEntries entries_;
   AdapterVersions versions_;
   AdapterCache cache_;
   AdapterLoads loads_;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/sources.h"
+#include "adapters/entries.h"
 #include "base/result.h"
 
 namespace loralei {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapters/sources.h"
+#include "adapters/entries.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,12 +8,12 @@
 
 namespace loralei {
 
-AdapterEntry* AdapterSources::find(AdapterSourceId source) const {
+AdapterEntry* AdapterEntries::find(AdapterSourceId source) const {
   const auto found = entries_.find(source);
   return found == entries_.end() ? nullptr : found->second.get();
 }
 
-Result<AdapterEntry*> AdapterSources::add(const AdapterSourceSpec& source) {
+Result<AdapterEntry*> AdapterEntries::add(const AdapterSourceSpec& source) {
   if (source.id.value == 0 || source.label.empty() || source.path.empty())
     return invalid_argument("an adapter needs a name and a path");
   if (static_cast<int32_t>(entries_.size()) >= sources_max_) {
@@ -28,7 +28,7 @@ Result<AdapterEntry*> AdapterSources::add(const AdapterSourceSpec& source) {
   return added->second.get();
 }
 
-void AdapterSources::forget(AdapterEntry& entry) {
+void AdapterEntries::forget(AdapterEntry& entry) {
   CHECK(entry.version == nullptr && entry.job == 0 && entry.tickets.empty());
   if (entry.changed) std::erase(changed_, &entry);
   std::erase(wanted_, &entry);
@@ -37,34 +37,34 @@ void AdapterSources::forget(AdapterEntry& entry) {
   CHECK(entries_.erase(source) == 1);
 }
 
-const AdapterEntry& AdapterSources::replaced_by(const AdapterEntry& entry) const {
+const AdapterEntry& AdapterEntries::replaced_by(const AdapterEntry& entry) const {
   if (entry.replaces.value == 0) return entry;
   const AdapterEntry* const replaced = find(entry.replaces);
   return replaced == nullptr ? entry : *replaced;
 }
 
-void AdapterSources::set_version(AdapterEntry& entry, AdapterVersion& version) {
+void AdapterEntries::set_version(AdapterEntry& entry, AdapterVersion& version) {
   CHECK(entry.version == nullptr && version.owner == &entry);
   touch(entry);
   entry.version = &version;
   pinned_bytes_ += entry.pinned_bytes();
 }
 
-AdapterVersion* AdapterSources::take_version(AdapterEntry& entry) {
+AdapterVersion* AdapterEntries::take_version(AdapterEntry& entry) {
   CHECK(entry.version != nullptr);
   touch(entry);
   pinned_bytes_ -= entry.pinned_bytes();
   return std::exchange(entry.version, nullptr);
 }
 
-void AdapterSources::set_pinned(AdapterEntry& entry, bool pinned) {
+void AdapterEntries::set_pinned(AdapterEntry& entry, bool pinned) {
   touch(entry);
   pinned_bytes_ -= entry.pinned_bytes();
   entry.pinned = pinned;
   pinned_bytes_ += entry.pinned_bytes();
 }
 
-void AdapterSources::begin_round() {
+void AdapterEntries::begin_round() {
   for (AdapterEntry* entry : wanted_) {
     touch(*entry);
     entry->wanted = UINT64_MAX;
@@ -73,24 +73,24 @@ void AdapterSources::begin_round() {
   wanted_.clear();
 }
 
-void AdapterSources::want(AdapterEntry& entry, uint64_t order) {
+void AdapterEntries::want(AdapterEntry& entry, uint64_t order) {
   if (entry.waiting++ == 0) wanted_.push_back(&entry);
   touch(entry);
   entry.wanted = std::min(entry.wanted, order);
 }
 
-void AdapterSources::touch(AdapterEntry& entry) {
+void AdapterEntries::touch(AdapterEntry& entry) {
   if (!std::exchange(entry.changed, true)) changed_.push_back(&entry);
 }
 
-void AdapterSources::tell(AdapterSourceId source) { news_.push_back(source); }
+void AdapterEntries::tell(AdapterSourceId source) { news_.push_back(source); }
 
-void AdapterSources::take_news(std::vector<AdapterSourceId>& sources) {
+void AdapterEntries::take_news(std::vector<AdapterSourceId>& sources) {
   sources.insert(sources.end(), news_.begin(), news_.end());
   news_.clear();
 }
 
-RegistryView AdapterSources::view_of(const AdapterEntry& entry) {
+RegistryView AdapterEntries::view_of(const AdapterEntry& entry) {
   RegistryView view{.source = &entry.spec, .waiting = entry.waiting, .uses = entry.uses, .pinned = entry.pinned};
   if (entry.version != nullptr) {
     view.state = AdapterState::kResident;
@@ -106,11 +106,11 @@ RegistryView AdapterSources::view_of(const AdapterEntry& entry) {
   return view;
 }
 
-void AdapterSources::for_each(const std::function<void(AdapterEntry&)>& visit) const {
+void AdapterEntries::for_each(const std::function<void(AdapterEntry&)>& visit) const {
   for (const auto& [source, entry] : entries_) visit(*entry);
 }
 
-void AdapterSources::take_changes(const std::function<void(const RegistryView&)>& visit,
+void AdapterEntries::take_changes(const std::function<void(const RegistryView&)>& visit,
                                   std::vector<AdapterSourceId>& gone) {
   gone.insert(gone.end(), gone_.begin(), gone_.end());
   gone_.clear();
@@ -121,7 +121,7 @@ void AdapterSources::take_changes(const std::function<void(const RegistryView&)>
   changed_.clear();
 }
 
-void AdapterSources::check() const {
+void AdapterEntries::check() const {
   int64_t pinned_sum_bytes = 0;
   for (const auto& [source, entry] : entries_) {
     CHECK(entry->spec.id == source);

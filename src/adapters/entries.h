@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterSources: what is known of every source, and what of that is new.
+// AdapterEntries: what is known of every source, and what of that is new.
 //
 // Thread: the engine's alone. Ownership: owns the entries, whose addresses stay until
 // forget(). Invariants (check()): an entry is listed once where it is wanted, and once
@@ -77,11 +77,11 @@ struct RegistryView {
   const Error* error = nullptr;  // kFailed
 };
 
-class AdapterSources {
+class AdapterEntries {
  public:
-  explicit AdapterSources(int32_t sources_max) : sources_max_(sources_max) {}
-  AdapterSources(const AdapterSources&) = delete;
-  AdapterSources& operator=(const AdapterSources&) = delete;
+  explicit AdapterEntries(int32_t sources_max) : sources_max_(sources_max) {}
+  AdapterEntries(const AdapterEntries&) = delete;
+  AdapterEntries& operator=(const AdapterEntries&) = delete;
 
   AdapterEntry* find(AdapterSourceId source) const;  // null: it is not known
   // One that is not known. invalid_argument without a name or path; too_large.
