@@ -259,9 +259,7 @@ void AdapterLoads::fail(AdapterEntry& entry, Error error, const FileStamp* stamp
   replies_.put_all(entry, error);
   if (reload) return bring_back(entry.spec.id);  // the version in use stays
   entries_.set_pinned(entry, false);
-  if (entry.forget_on_failure) {
-    return entries_.forget(entry);
-  }
+  if (entry.forget_on_failure) return entries_.forget(entry);
   remember(entry, std::move(error), stamp);
 }
 

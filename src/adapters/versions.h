@@ -31,7 +31,7 @@
 namespace loralei {
 
 class AdapterVersions;
-struct AdapterEntry;  // of a source (adapters/registry.h)
+struct AdapterEntry;  // of a source (adapters/entries.h)
 
 // One immutable loaded copy. Who uses it holds it through AdapterPin.
 struct AdapterVersion {
