@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do two builds of the server say the same? 300 mixed requests, answered by both, compared word for word.
 
-    tools/compare_texts.py OLD_BINARY NEW_BINARY MODEL ADAPTER_DIR [COUNT]
+    tools/compare_texts.py OLD_BINARY NEW_BINARY MODEL_FOLDER ADAPTER_DIR [COUNT]
 
 The requests follow from their number: chats and completions, base and adapters and sums of them, greedy and drawn with a
 seed, n, schemas, stop strings, penalties, log-probabilities of answers and prompts, embeddings, streams, and streams whose
@@ -16,9 +16,12 @@ import concurrent.futures
 import http.client
 import json
 import random
+import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 
 TOGETHER = 24
@@ -164,10 +167,14 @@ def main():
     old_binary, new_binary, model, adapter_dir = sys.argv[1:5]
     count = int(sys.argv[5]) if len(sys.argv) > 5 else 300
     failed = False
+    # A copy for each: what a build lays out for streaming stands beside the model, and is neither the other's nor left behind.
+    copies = tempfile.TemporaryDirectory()
+    models = [shutil.copytree(model, pathlib.Path(copies.name) / side / pathlib.Path(model).name,
+                              ignore=shutil.ignore_patterns("loralei.pack")) for side in ("old", "new")]
     for way, flags in WAYS.items():
         answers, preempted, requests = [], [], []
-        for binary in (old_binary, new_binary):
-            server = Server(binary, model, adapter_dir, ["--served-model-name", "base-model", *flags])
+        for binary, copy in zip((old_binary, new_binary), models):
+            server = Server(binary, str(copy), adapter_dir, ["--served-model-name", "base-model", *flags])
             if not requests:
                 names = sorted(entry["id"] for entry in json.loads(server.get("/v1/models"))["data"])
                 names.remove("base-model")
