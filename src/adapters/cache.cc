@@ -198,13 +198,6 @@ std::optional<Grant> AdapterCache::make_room(const AdapterEntry& entry, int64_t 
   return grant;
 }
 
-int64_t AdapterCache::idle_bytes() const {
-  int64_t sum = 0;
-  for (const auto& [id, version] : versions_.all())
-    if (version->pins == 0 && version->owner != nullptr && !version->owner->pinned) sum += version->grant.bytes();
-  return sum;
-}
-
 void AdapterCache::evict_idle(int64_t bytes) {
   if (ledger_.used_bytes(MemoryUse::kAdapters) <= bytes) return;
   recount();

@@ -31,6 +31,7 @@ Result<AdapterEntry*> AdapterEntries::add(const AdapterSourceSpec& source) {
 void AdapterEntries::forget(AdapterEntry& entry) {
   CHECK(entry.version == nullptr && entry.job == 0 && entry.tickets.empty());
   if (entry.changed) std::erase(changed_, &entry);
+  shown_idle_bytes_ -= entry.shown_idle_bytes;
   std::erase(wanted_, &entry);
   const AdapterSourceId source = entry.spec.id;
   gone_.push_back(source);
@@ -62,6 +63,12 @@ void AdapterEntries::set_pinned(AdapterEntry& entry, bool pinned) {
   pinned_bytes_ -= entry.pinned_bytes();
   entry.pinned = pinned;
   pinned_bytes_ += entry.pinned_bytes();
+}
+
+int64_t AdapterEntries::idle_bytes() const {
+  int64_t sum = shown_idle_bytes_;
+  for (const AdapterEntry* entry : changed_) sum += entry->idle_bytes() - entry->shown_idle_bytes;
+  return sum;
 }
 
 void AdapterEntries::begin_round() {
@@ -116,13 +123,14 @@ void AdapterEntries::take_changes(const std::function<void(const RegistryView&)>
   gone_.clear();
   for (AdapterEntry* entry : changed_) {
     entry->changed = false;
+    shown_idle_bytes_ += entry->idle_bytes() - std::exchange(entry->shown_idle_bytes, entry->idle_bytes());
     visit(view_of(*entry));
   }
   changed_.clear();
 }
 
 void AdapterEntries::check() const {
-  int64_t pinned_sum_bytes = 0;
+  int64_t pinned_sum_bytes = 0, idle_sum_bytes = 0;
   for (const auto& [source, entry] : entries_) {
     CHECK(entry->spec.id == source);
     CHECK(entry->changed == (std::count(changed_.begin(), changed_.end(), entry.get()) == 1));
@@ -130,8 +138,10 @@ void AdapterEntries::check() const {
     CHECK((entry->waiting > 0) == (entry->wanted != UINT64_MAX));
     CHECK(entry->version == nullptr || entry->version->owner == entry.get());
     pinned_sum_bytes += entry->pinned_bytes();
+    idle_sum_bytes += entry->idle_bytes();
   }
   CHECK(pinned_bytes_ == pinned_sum_bytes);
+  CHECK(idle_bytes() == idle_sum_bytes);
 }
 
 }  // namespace loralei

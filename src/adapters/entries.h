@@ -51,11 +51,13 @@ struct AdapterEntry {
   uint64_t wanted = UINT64_MAX;  // order of the oldest request that wants it in this round
   int32_t waiting = 0;
   bool changed = false;
+  int64_t shown_idle_bytes = 0;  // idle_bytes() when it was last shown
   uint64_t job = 0;
   std::vector<uint64_t> tickets;  // of load and pin commands
 
   int64_t version_bytes() const { return version != nullptr ? version->grant.bytes() : 0; }
   int64_t pinned_bytes() const { return pinned ? version_bytes() : 0; }
+  int64_t idle_bytes() const { return version != nullptr && version->pins == 0 && !pinned ? version_bytes() : 0; }
   // Its load's turn: what commands ask for goes before what requests wait for.
   uint64_t order() const { return tickets.empty() && !pinned ? wanted : 0; }
   bool goes_before(const AdapterEntry& other) const {
@@ -94,6 +96,9 @@ class AdapterEntries {
   AdapterVersion* take_version(AdapterEntry& entry);               // no longer its current one; it has one
   void set_pinned(AdapterEntry& entry, bool pinned);
   int64_t pinned_bytes() const { return pinned_bytes_; }
+  // Of versions that nobody uses and that are not pinned. Costs what has changed since
+  // that was last shown.
+  int64_t idle_bytes() const;
 
   // --- a round: who waits for what
   void begin_round();
@@ -119,7 +124,7 @@ class AdapterEntries {
   std::map<AdapterSourceId, std::unique_ptr<AdapterEntry>> entries_;
   std::vector<AdapterEntry*> wanted_, changed_;
   std::vector<AdapterSourceId> news_, gone_;
-  int64_t pinned_bytes_ = 0;
+  int64_t pinned_bytes_ = 0, shown_idle_bytes_ = 0;
   uint64_t generation_ = 0;
 };
 

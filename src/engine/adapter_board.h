@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdapterBoard: what is shown of the adapters, one status a source.
+// AdapterBoard: what is shown of the adapters, one status a source, as the engine's news
+// left it. Belongs to whoever takes the engine's output.
 //
-// Thread-safe. The engine's thread writes what has changed, and never waits for a reader
-// where it has a step to compute; readers take the statuses one by one out of what they
-// were handed, so that a list of ten thousand costs the reader alone. Ownership: statuses
-// are immutable and shared. Invariant: a list is one state of the board.
+// Thread-safe. The consumer of the output writes; readers take the statuses one by one
+// out of what they were handed: a list of ten thousand costs the engine nothing. Ownership: statuses are immutable and shared. Invariant: a list is one state of
+// the board.
 #pragma once
 
 #include <map>
-#include <memory>
 #include <mutex>
-#include <utility>
-#include <vector>
+#include <span>
 
 #include "engine/api.h"
 
@@ -19,30 +17,22 @@ namespace loralei {
 
 class AdapterBoard {
  public:
-  // Of one source: its status, or null where it is gone.
-  using Change = std::pair<AdapterSourceId, std::shared_ptr<const AdapterStatus>>;
-
-  // Takes the changes in and clears them. False, and nothing has changed, where a reader
-  // is at the board and `wait` is not set.
-  bool put(std::vector<Change>& changes, bool wait) {
-    std::unique_lock lock(mutex_, std::defer_lock);
-    if (wait) lock.lock();
-    if (!wait && !lock.try_lock()) return false;
-    for (auto& [source, status] : changes) {
-      if (status == nullptr) {
-        statuses_.erase(source);
+  void put(std::span<const AdapterNews> news) {
+    if (news.empty()) return;
+    const std::lock_guard lock(mutex_);
+    for (const AdapterNews& one : news) {
+      if (one.status == nullptr) {
+        statuses_.erase(one.source);
       } else {
-        statuses_[source] = std::move(status);
+        statuses_[one.source] = one.status;
       }
     }
-    changes.clear();
-    return true;
   }
 
   // By source.
-  std::vector<std::shared_ptr<const AdapterStatus>> list() const {
+  AdapterList list() const {
     const std::lock_guard lock(mutex_);
-    std::vector<std::shared_ptr<const AdapterStatus>> statuses;
+    AdapterList statuses;
     statuses.reserve(statuses_.size());
     for (const auto& [source, status] : statuses_) statuses.push_back(status);
     return statuses;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine as everybody above the core line sees it: values going down (Submit, Cancel,
-// AdapterCommand), values coming up (TokenEvent, CommandReply), one snapshot of its
-// state. Nothing else crosses.
+// AdapterCommand), values coming up (TokenEvent, CommandReply, AdapterNews), one snapshot
+// of its counters. Nothing else crosses.
 //
 // Thread: every method of Engine is thread-safe and does not block on a step;
 // check_adapter() reads files.
@@ -142,6 +142,13 @@ struct AdapterStatus {
   std::vector<std::pair<std::string, int32_t>> modules;  // by name, on how many
   double change_norm = 0;                                // Adapter::change_norm
 };
+using AdapterList = std::vector<std::shared_ptr<const AdapterStatus>>;
+
+// What a source is shown as is another than before, or (null) it is gone.
+struct AdapterNews {
+  AdapterSourceId source;
+  std::shared_ptr<const AdapterStatus> status;
+};
 
 // --- state
 
@@ -172,6 +179,7 @@ struct EngineStats : MemoryShares {  // the host's
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation
+  int64_t idle_adapter_bytes = 0;                    // of adapter_bytes: nobody uses them, and they are not pinned
   uint64_t adapter_loads = 0, adapter_load_failures = 0, adapter_evictions = 0;
   uint64_t adapter_uploads = 0;  // from host memory to the device that computes
   int64_t adapter_upload_bytes = 0;
@@ -185,14 +193,19 @@ struct EngineStats : MemoryShares {  // the host's
   double step_s = 0, products_s = 0, attention_s = 0, lora_s = 0, disk_s = 0;
   int64_t disk_read_bytes = 0;  // of streamed weights
   int64_t streamed_bytes = 0;   // of weights in every pass; 0: everything is resident
-  std::vector<AdapterStatus> adapters;
 };
 
-// What comes up: tokens in order, replies in order of completion.
+// What comes up: news in order, before everything else, so that who has a reply may look
+// at once; replies in order of completion; tokens in order. News that no reply waits for
+// are at most kAdapterNewsNs old while steps are computed, and there at once otherwise.
 struct EngineOutput {
-  std::vector<TokenEvent> tokens;
+  std::vector<AdapterNews> adapters;
   std::vector<CommandReply> replies;
+  std::vector<TokenEvent> tokens;
+
+  bool empty() const { return adapters.empty() && replies.empty() && tokens.empty(); }
 };
+inline constexpr int64_t kAdapterNewsNs = 100'000'000;
 
 // Guessing tokens ahead, to be checked in one step (sched/prompt_lookup.h). The text
 // stays the same, token for token.
@@ -252,7 +265,7 @@ class Engine {
   virtual void cancel_memory(uint64_t ticket) = 0;
 
   // Looks at config and headers of the adapter's files, on the caller's thread: what a
-  // load would say of them is the answer, and stands in AdapterStatus soon after, as far
+  // load would say of them is the answer, and comes up as AdapterNews soon after, as far
   // as no load tells more. Ok also clears a failure that was mended since.
   virtual Status check_adapter(const AdapterSourceSpec& source) = 0;
 

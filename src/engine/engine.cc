@@ -21,9 +21,6 @@ namespace {
 
 constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when the consumer is that far behind
 constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
-// How old the list of adapters may get while steps are computed; it is exact after a
-// reply and while the engine is idle.
-constexpr int64_t kAdapterStatusNs = 100'000'000;
 // Rows of logits of a step for prompts' log-probabilities, however few the sequences, and
 // what they may take.
 constexpr int64_t kPromptLogitsRows = 128, kPromptLogitsBytes = 32 * kMiB;
@@ -56,7 +53,7 @@ class EngineImpl final : public Engine {
     loop_parts.watch_memory = memory_.watch;
     executor_->on_done([this](StepDone&& done) { inbox_.put(std::move(done)); });
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
-    refresh_stats(true);
+    refresh_stats();
     if (tier_ != nullptr) tier_->on_upload([this](UploadDone&& done) { inbox_.put(std::move(done)); });
     requests_->on_returned([this] { inbox_.put(RoomChanged{}); });
     thread_ = std::thread([this] { run(); });
@@ -123,7 +120,7 @@ class EngineImpl final : public Engine {
     auto thread = start_thread([this, command, stop = memory_stop_.get_token()] {
       name_this_thread("memory");
       Status prepared;
-      if (memory_.prepare) prepared = memory_.prepare(command.budget_bytes, idle_adapter_bytes(), stop);
+      if (memory_.prepare) prepared = memory_.prepare(command.budget_bytes, stats().idle_adapter_bytes, stop);
       if (prepared.ok() && stop.stop_requested())
         prepared = Error{ErrorCode::kUnavailable, "The change of the memory budget was stopped."};
       if (!prepared.ok()) memory_changes_.store(false);
@@ -146,13 +143,8 @@ class EngineImpl final : public Engine {
   EngineOutput wait_output(int64_t timeout_ns) override { return outbox_.wait(timeout_ns); }
 
   EngineStats stats() const override {
-    EngineStats stats;
-    {
-      const std::lock_guard lock(stats_mutex_);
-      stats = stats_;
-    }
-    for (const auto& status : board_.list()) stats.adapters.push_back(*status);
-    return stats;
+    const std::lock_guard lock(stats_mutex_);
+    return stats_;
   }
 
   Status health() const override {
@@ -204,27 +196,26 @@ class EngineImpl final : public Engine {
     while (wait()) {
       const int64_t woken_ns = messages.empty() ? wake_at_ns : 0;  // where the clock stands still that time has come
       loop_->receive(messages, output);
-      deliver(output, false);
+      deliver(output);
       if (loop_->in_flight()) continue;
       mark.rest();  // the consumer's to end
       outbox_.wait_for_room();
       mark.beat();
       const Next next = loop_->next(std::max(clock_.now_ns(), woken_ns), output);
       wake_at_ns = next.wake_at_ns;
-      if (next.step == nullptr || !output.tokens.empty() || !output.replies.empty()) deliver(output, loop_->idle());
+      if (next.step == nullptr || !output.empty()) deliver(output);
       if (next.step != nullptr) executor_->start(*next.step);
     }
     const auto ended = [](const Message& message) { return std::holds_alternative<StepDone>(message); };
     while (loop_->in_flight() && std::none_of(messages.begin(), messages.end(), ended)) inbox_.take_more(messages);
     loop_->end_all(messages, output);  // what was accepted before the stop gets its end, too
-    deliver(output, true);
+    deliver(output);
   }
 
-  // exact: the adapters, too, as after a reply and while the engine is idle. Who gets a
-  // reply, or is ended because nothing can be computed, may look at once.
-  void deliver(EngineOutput& output, bool exact) {
+  // Who gets a reply, or is ended because nothing can be computed, may look at once.
+  void deliver(EngineOutput& output) {
     notice_loss();
-    refresh_stats(exact || !output.replies.empty() || loop_->ready().ok() != stats_.ready.ok());
+    refresh_stats();
     publish(output);
   }
 
@@ -250,19 +241,7 @@ class EngineImpl final : public Engine {
     outbox_.put(output);
   }
 
-  int64_t idle_adapter_bytes() const {
-    int64_t sum = 0;
-    for (const auto& adapter : board_.list()) sum += adapter->users == 0 && !adapter->pinned ? adapter->bytes : 0;
-    return sum;
-  }
-
-  // exact: the adapters, too, whatever that costs the next step.
-  void refresh_stats(bool exact) {
-    const int64_t now_ns = clock_.now_ns();
-    if (exact || now_ns - adapters_shown_ns_ >= kAdapterStatusNs) {
-      loop_->show_adapters(board_, exact);
-      adapters_shown_ns_ = now_ns;
-    }
+  void refresh_stats() {
     const std::lock_guard lock(stats_mutex_);
     loop_->fill_stats(stats_);
   }
@@ -290,8 +269,6 @@ class EngineImpl final : public Engine {
   std::unique_ptr<EngineLoop> loop_;
   mutable std::mutex stats_mutex_;
   EngineStats stats_;
-  AdapterBoard board_;
-  int64_t adapters_shown_ns_ = 0;
   std::atomic<bool> memory_changes_{false};
   uint64_t memory_ticket_ = 0;  // of the last budget change
   std::stop_source memory_stop_;

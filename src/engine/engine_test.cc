@@ -9,6 +9,7 @@
 
 #include "adapters/source_test_util.h"
 #include "base/prng.h"
+#include "engine/adapter_board.h"
 #include "engine/start.h"
 #include "kv/block_pool.h"
 #include "sim/fake_model.h"
@@ -106,7 +107,8 @@ struct Server {
   void collect(size_t ends, size_t replies) {
     while (ended.size() < ends || answers.size() < replies) {
       EngineOutput output = engine->wait_output(kPatienceNs);
-      ASSERT_FALSE(output.tokens.empty() && output.replies.empty()) << "the engine says nothing";
+      ASSERT_FALSE(output.empty()) << "the engine says nothing";
+      board.put(output.adapters);
       for (TokenEvent& event : output.tokens) {
         const auto key = std::pair(event.id.value, event.choice);
         ASSERT_EQ(ended.count(key), 0u) << "an event after the end";
@@ -122,6 +124,7 @@ struct Server {
   SteadyClock clock;
   NullLogSink log;
   FakeFiles files;
+  AdapterBoard board;
   GatedExecutor* gate = nullptr;
   std::unique_ptr<Engine> engine;
   std::map<std::pair<uint64_t, int32_t>, std::vector<TokenId>> tokens;
@@ -546,14 +549,14 @@ TEST(Engine, ARepliedCommandStandsInTheAdapterList) {
     EXPECT_TRUE(server.engine->command({++ticket, action, spec_of("a", "/a")}).ok());
     server.collect(0, ticket);
     EXPECT_TRUE(server.answers[ticket].status.ok());
-    return server.engine->stats().adapters;
+    return server.board.list();
   };
   for (int round = 0; round < 300; ++round) {
     const auto loaded = done(AdapterAction::kLoad);
     ASSERT_EQ(loaded.size(), 1u) << "round " << round;
-    ASSERT_EQ(loaded[0].bytes, 2000) << "round " << round;
-    ASSERT_TRUE(done(AdapterAction::kPin)[0].pinned) << "round " << round;
-    ASSERT_FALSE(done(AdapterAction::kUnpin)[0].pinned) << "round " << round;
+    ASSERT_EQ(loaded[0]->bytes, 2000) << "round " << round;
+    ASSERT_TRUE(done(AdapterAction::kPin)[0]->pinned) << "round " << round;
+    ASSERT_FALSE(done(AdapterAction::kUnpin)[0]->pinned) << "round " << round;
     ASSERT_TRUE(done(AdapterAction::kDrop).empty()) << "round " << round;
   }
 }
@@ -570,12 +573,15 @@ TEST(Engine, WhatIsWrongWithAnAdaptersHeadersStandsInTheList) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().message.find("adapter \"b\" was not loaded: "), 0u) << status.error().message;
   const auto listed = [&] {
-    const auto adapters = server.engine->stats().adapters;
-    return adapters.size() == 2 && adapters[0].tier == AdapterTier::kSource &&
-           adapters[1].tier == AdapterTier::kFailed && adapters[1].error == status.error().message;
+    const AdapterList adapters = server.board.list();
+    return adapters.size() == 2 && adapters[0]->tier == AdapterTier::kSource &&
+           adapters[1]->tier == AdapterTier::kFailed && adapters[1]->error == status.error().message;
   };
-  for (int i = 0; i < 2000 && !listed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_TRUE(listed());
+  while (!listed()) {
+    const EngineOutput output = server.engine->wait_output(kPatienceNs);
+    ASSERT_FALSE(output.empty()) << "the engine says nothing";
+    server.board.put(output.adapters);
+  }
   ASSERT_TRUE(server.engine->submit(request(1, 20, 20, {{source_of("b"), 1.0f}})).ok());
   server.collect(1, 2);
   EXPECT_EQ((server.ended[{1, 0}].error.message), status.error().message);

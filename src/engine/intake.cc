@@ -34,7 +34,10 @@ void EngineLoop::receive(std::vector<Message>& messages, EngineOutput& output) {
   end_if_lost();  // before they ask for room on a device that is gone
   end_if_not_ready();
   look_at_cold();
-  if (std::exchange(arriving_changed_, false)) device_full_ = false;
+  if (std::exchange(arriving_changed_, false)) {
+    device_full_ = false;
+    admission_.places_changed();
+  }
   forget_ended();
   output_ = nullptr;
   taken_in_ns_ = parts_.clock->now_ns() - begin_ns;
@@ -181,12 +184,14 @@ void EngineLoop::receive(const BudgetReady& ready) {
                        .shrink_adapters = [this](int64_t bytes) { registry_.evict_idle(bytes); }};
   Status changed = parts_.set_budget(command.budget_bytes, room);
   if (!changed.ok()) ask_ready();  // weights that could not be read, perhaps
+  tell_adapters(*output_);         // who had to leave
   output_->replies.push_back({.ticket = command.ticket, .status = std::move(changed)});
   room_changed();
 }
 
 void EngineLoop::collect_replies() {
   registry_.take_replies(replies_);
+  if (!replies_.empty()) tell_adapters(*output_);
   for (RegistryReply& reply : replies_) {
     output_->replies.push_back({reply.ticket, std::move(reply.status), reply.bytes_freed, std::move(reply.version)});
   }

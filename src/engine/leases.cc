@@ -51,7 +51,7 @@ void EngineLoop::wait_for_adapters(Request& request) {
   cold_changed_ = true;
 }
 
-// For show_adapters().
+// For tell_adapters().
 void EngineLoop::count_waiting(Request& request, bool waits) {
   if (std::exchange(request.counted, waits) == waits) return;
   for (const AdapterSourceId source : request.sources) {
@@ -108,6 +108,7 @@ void EngineLoop::look_at_cold() {
   });
   const uint64_t before = registry_.generation();
   registry_.pump();
+  admission_.places_changed();
   round_generation_ = before;  // what pump() changed is looked at in the next turn
 }
 

@@ -80,6 +80,7 @@ Next EngineLoop::next(int64_t now_ns, EngineOutput& output) {
   computed_ = plan();
   forget_ended();
   collect_replies();
+  if (!computed_ || now_ns - adapters_told_ns_ >= kAdapterNewsNs) tell_adapters(output);
   output_ = nullptr;
   if (!computed_) return {.wake_at_ns = wake_at_ns(now_ns)};
   return {.step = &begin_step()};
@@ -128,13 +129,12 @@ void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
   forget_ended();
   registry_.fail_outstanding({ErrorCode::kUnavailable, "the server is stopping"});
   collect_replies();
+  tell_adapters(output);
   output_ = nullptr;
 }
 
 void EngineLoop::fill_stats(EngineStats& stats) const {
-  auto adapters = std::move(stats.adapters);
   stats = counters_;
-  stats.adapters = std::move(adapters);
   stats.steps = steps_;
   stats.ready = ready_;
   const ModelTimes times = parts_.executor->times();
@@ -162,6 +162,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
     stats.device_driver_bytes = overhead->since_bytes.load(std::memory_order_relaxed);
   }
   const RegistryCounters counts = registry_.counters();
+  stats.idle_adapter_bytes = registry_.idle_bytes();
   stats.adapter_loads = counts.loads;
   stats.adapter_load_failures = counts.failures;
   stats.adapter_evictions = counts.evictions;
@@ -209,20 +210,20 @@ AdapterStatus status_of(const RegistryView& view, int32_t waiting) {
 
 }  // namespace
 
-void EngineLoop::show_adapters(AdapterBoard& board, bool wait) {
-  const auto pending = static_cast<int64_t>(adapter_changes_.size());
+void EngineLoop::tell_adapters(EngineOutput& output) {
+  adapters_told_ns_ = parts_.clock->now_ns();
+  gone_.clear();
+  const auto begin = static_cast<int64_t>(output.adapters.size());
   registry_.take_changes(
-      [this](const RegistryView& view) {
+      [&](const RegistryView& view) {
         const auto found = waiting_by_source_.find(view.source->id);
         const int32_t waiting = found == waiting_by_source_.end() ? 0 : found->second;
-        adapter_changes_.emplace_back(view.source->id, std::make_shared<const AdapterStatus>(status_of(view, waiting)));
+        output.adapters.push_back({view.source->id, std::make_shared<const AdapterStatus>(status_of(view, waiting))});
       },
       gone_);
   // What is gone may have been added again, so it goes before that.
   for (const AdapterSourceId source : gone_)
-    adapter_changes_.emplace(adapter_changes_.begin() + pending, source, nullptr);
-  gone_.clear();
-  if (!adapter_changes_.empty()) board.put(adapter_changes_, wait);
+    output.adapters.insert(output.adapters.begin() + begin, AdapterNews{source, nullptr});
 }
 
 // Leases are there while choices run, or while the device's are on their way; of one that
@@ -246,6 +247,8 @@ void EngineLoop::check() const {
   const std::set<const Sequence*> forming(forming_.begin(), forming_.end());
   CHECK(forming.size() == forming_.size());
   admission_.check();
+  // Who is set aside waits for the device, or for room that a load waits for.
+  CHECK(admission_.set_aside() == 0 || tier_ != nullptr || registry_.loading() || needs_round());
   planner_.check();
   const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
   CHECK(std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&

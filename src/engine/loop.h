@@ -39,7 +39,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/host/thread_pool.h"
-#include "engine/adapter_board.h"
 #include "engine/api.h"
 #include "engine/batch_slot.h"
 #include "engine/executor.h"
@@ -109,10 +108,9 @@ class EngineLoop {
   void end_all(std::vector<Message>& messages, EngineOutput& output);
 
   void fill_stats(EngineStats& stats) const;
-  // Brings the board up to date with what has changed. Without `wait` it leaves that for
-  // the next call where a reader is at the board.
-  void show_adapters(AdapterBoard& board, bool wait);
-  bool shows_all_adapters() const { return !registry_.has_changes() && adapter_changes_.empty(); }
+  // What is new of the adapters, now. The loop does that by itself when EngineOutput says
+  // so.
+  void tell_adapters(EngineOutput& output);
   void check() const;
 
  private:
@@ -232,6 +230,7 @@ class EngineLoop {
   bool in_flight_ = false;        // a step
   std::vector<Message> kept_;     // that came meanwhile
   int64_t taken_in_ns_ = 0;       // how long the last receive() took
+  int64_t adapters_told_ns_ = 0;
   int64_t next_begin_ns_ = 0, step_begin_ns_ = 0;
   int64_t gather_until_ns_ = 0;  // 0: no company is waited for
   int64_t memory_watched_ns_ = 0;
@@ -255,8 +254,7 @@ class EngineLoop {
   int64_t pass_ns_ = 0;    // of the last step, without what comes of it
   std::vector<RegistryReply> replies_;
   std::vector<AdapterSourceId> news_, gone_;
-  std::vector<AdapterBoard::Change> adapter_changes_;  // not on the board yet
-  std::vector<uint64_t> to_look_at_, looked_at_;       // of cold_
+  std::vector<uint64_t> to_look_at_, looked_at_;  // of cold_
   std::vector<const Adapter*> adapters_;
   uint64_t steps_ = 0;
   EngineStats counters_;  // the running totals; gauges are filled on demand

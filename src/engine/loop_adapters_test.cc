@@ -52,10 +52,42 @@ TEST(EngineLoopAdapters, ColdAdaptersDelayOnlyTheirOwnRequests) {
   EXPECT_EQ(world.record(base).end, EndReason::kLength);
   EXPECT_EQ(world.record(cold).events, 0);
   EXPECT_EQ(world.stats().waiting_for_adapter, 1);
-  EXPECT_EQ(world.stats().adapters.at(0).tier, AdapterTier::kLoading);
+  EXPECT_EQ(world.adapters().at(0)->tier, AdapterTier::kLoading);
   EXPECT_TRUE(world.loop->idle());
   world.run();
   world.expect_oracle(cold);
+}
+
+TEST(EngineLoopAdapters, NewsComeWithRepliesAtRestAndInTimeWhileStepsRun) {
+  World world;
+  world.files.put("/a", 11);
+  world.command(AdapterAction::kLoad, "a", "/a");
+  world.run();
+  const auto shown = [&] { return *world.board.list().at(0); };
+  EXPECT_EQ(shown().tier, AdapterTier::kResident);
+  EXPECT_EQ(world.stats().idle_adapter_bytes, shown().bytes);
+  world.submit(simple(10, 100, 1, {{source_of("a"), 1.0f}}));
+  for (int i = 0; i < 3; ++i) world.turn();
+  EXPECT_EQ(shown().users, 0) << "not in every step";
+  EXPECT_EQ(world.stats().idle_adapter_bytes, 0);
+  world.clock.advance_ns(kAdapterNewsNs);
+  world.turn();
+  EXPECT_EQ(shown().users, 1);
+  world.command(AdapterAction::kPin, "a");
+  EngineOutput output;
+  world.turn(output);
+  ASSERT_EQ(output.replies.size(), 1u);
+  ASSERT_EQ(output.adapters.size(), 1u) << "with the reply";
+  EXPECT_TRUE(output.adapters[0].status->pinned);
+  world.take(output);
+  world.run();
+  world.turn();
+  EXPECT_EQ(shown().users, 0) << "at rest";
+  world.command(AdapterAction::kDrop, "a");
+  world.command(AdapterAction::kAdd, "a", "/a");  // the same source again
+  world.turn();
+  EXPECT_EQ(shown().tier, AdapterTier::kSource) << "what is gone goes first";
+  EXPECT_FALSE(shown().pinned);
 }
 
 TEST(EngineLoopAdapters, ReplaceUnderTrafficKeepsTheVersionOfRunningRequests) {

@@ -17,19 +17,19 @@ using namespace testing_support;
 
 int32_t users(const World& world) {
   int32_t sum = 0;
-  for (const AdapterStatus& adapter : world.stats().adapters) sum += adapter.users;
+  for (const auto& adapter : world.adapters()) sum += adapter->users;
   return sum;
 }
 
 int32_t users_of(const World& world, const std::string& name) {
-  for (const AdapterStatus& adapter : world.stats().adapters)
-    if (adapter.source.label == name) return adapter.users;
+  for (const auto& adapter : world.adapters())
+    if (adapter->source.label == name) return adapter->users;
   return -1;
 }
 
 bool in_memory(const World& world, const std::string& name) {
-  for (const AdapterStatus& adapter : world.stats().adapters)
-    if (adapter.source.label == name) return adapter.tier == AdapterTier::kResident;
+  for (const auto& adapter : world.adapters())
+    if (adapter->source.label == name) return adapter->tier == AdapterTier::kResident;
   return false;
 }
 
@@ -89,12 +89,12 @@ TEST(EngineLoopLeases, WhoWaitsForASlotHoldsNothingThoughItsAdapterIsThere) {
   for (int i = 0; i < 20; ++i) ids.push_back(world.submit(simple(30, 20, i, {{source_of("a"), 1.0f}})));
   turns(world, 10);
   EXPECT_EQ(world.stats().waiting, 19);
-  EXPECT_EQ(world.stats().adapters.at(0).waiting, 19);
+  EXPECT_EQ(world.adapters().at(0)->waiting, 19);
   EXPECT_EQ(users(world), 1);
   EXPECT_LE(world.stats().kv_blocks_used, 4);
   world.run();
   for (const RequestId id : ids) world.expect_oracle(id);
-  EXPECT_EQ(world.stats().adapters.at(0).waiting, 0);
+  EXPECT_EQ(world.adapters().at(0)->waiting, 0);
 }
 
 TEST(EngineLoopLeases, PreemptionDropsThemAndTheTextGoesOnUnchanged) {
@@ -353,6 +353,46 @@ TEST(EngineLoopLeases, ALoopUnderAManualClockReplaysASeedByteForByte) {
     const std::string first = said(seed);
     EXPECT_GT(first.size(), 1000u);
     EXPECT_EQ(first, said(seed)) << "seed " << seed;
+  }
+}
+
+// An older request's load waits for the room of "a" and has lost its patience: a younger
+// request for "a" is set aside, and goes on when that has changed.
+TEST(EngineLoopLeases, WhoIsSetAsideForAnOlderLoadGoesOnWhenThatIsOver) {
+  for (const bool cancels : {false, true}) {
+    SCOPED_TRACE(testing::Message() << "the older one is cancelled: " << cancels);
+    World world({.adapter_bytes = 3000});
+    for (const char* name : {"a", "b"}) {
+      world.files.put(std::string("/") + name, name[0] == 'a' ? 11 : 22, 2000);
+      world.command(AdapterAction::kAdd, name, std::string("/") + name);
+    }
+    const RequestId first = world.submit(simple(10, 60, 1, {{source_of("a"), 1.0f}}));
+    while (world.record(first).events == 0) {
+      world.turn();
+      world.finish_load();
+    }
+    const RequestId older = world.submit(simple(10, 5, 2, {{source_of("b"), 1.0f}}));
+    for (int i = 0; i < 5; ++i) {
+      world.turn();
+      world.finish_load();
+    }
+    world.clock.advance_ns(kRoomPatienceNs);
+    world.turn();
+    const RequestId younger = world.submit(simple(10, 5, 3, {{source_of("a"), 1.0f}}));
+    for (int i = 0; i < 5; ++i) world.turn();
+    ASSERT_EQ(world.record(younger).events, 0) << "it is set aside";
+    ASSERT_EQ(world.stats().waiting_for_adapter, 2);
+    ASSERT_EQ(world.record(first).end, EndReason::kNone);
+    if (cancels) {
+      world.cancel(older);
+      for (int i = 0; i < 3; ++i) world.turn();
+      EXPECT_GT(world.record(younger).events, 0) << "beside the first";
+      EXPECT_EQ(world.record(first).end, EndReason::kNone);
+    }
+    world.run();
+    for (const RequestId id : {first, younger}) world.expect_oracle(id);
+    if (!cancels) world.expect_oracle(older);
+    world.expect_nothing_held();
   }
 }
 

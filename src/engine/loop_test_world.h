@@ -24,7 +24,7 @@ class World : public LoopWorld {
     EXPECT_EQ(value.kv_blocks_used, 0);
     EXPECT_EQ(queued.load(), 0);
     EXPECT_TRUE(executor.tier == nullptr || executor.tier->holds() == 0);
-    for (const AdapterStatus& adapter : value.adapters) EXPECT_EQ(adapter.users, 0) << adapter.source.label;
+    for (const auto& adapter : adapters()) EXPECT_EQ(adapter->users, 0) << adapter->source.label;
   }
 
   // Compares a finished choice with the oracle.

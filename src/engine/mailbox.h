@@ -5,7 +5,7 @@
 // Thread-safe. Inbox: any number of producers, the engine thread takes everything at
 // once. Outbox: the engine thread puts, one consumer waits. Bounds: the inbox is bounded
 // by what submit() and command() admit, and one HeaderCheck for every adapter that is
-// looked at; the outbox by full(), at which the engine pauses.
+// looked at; the outbox by its capacity, at which the engine pauses.
 #pragma once
 
 #include <algorithm>
@@ -99,18 +99,19 @@ class Outbox {
 
   // Moves the contents of `output` in and leaves its capacity.
   void put(EngineOutput& output) {
-    if (output.tokens.empty() && output.replies.empty()) return;
+    if (output.empty()) return;
     {
       const std::lock_guard lock(mutex_);
-      append(output.tokens, pending_.tokens);
+      append(output.adapters, pending_.adapters);
       append(output.replies, pending_.replies);
+      append(output.tokens, pending_.tokens);
     }
     filled_.notify_one();
   }
   // Blocks while the consumer is far behind; close() ends the wait.
   void wait_for_room() {
     std::unique_lock lock(mutex_);
-    drained_.wait(lock, [&] { return closed_ || pending_.tokens.size() < capacity_; });
+    drained_.wait(lock, [&] { return closed_ || pending_.tokens.size() + pending_.adapters.size() < capacity_; });
   }
   EngineOutput wait(int64_t timeout_ns) {
     EngineOutput output;
@@ -118,9 +119,10 @@ class Outbox {
       std::unique_lock lock(mutex_);
       // An hour at most: the clock's own arithmetic must not overflow.
       filled_.wait_for(lock, std::chrono::nanoseconds(std::clamp<int64_t>(timeout_ns, 0, 3'600'000'000'000)),
-                       [&] { return closed_ || !pending_.tokens.empty() || !pending_.replies.empty(); });
-      append(pending_.tokens, output.tokens);  // the engine keeps its capacity
+                       [&] { return closed_ || !pending_.empty(); });
+      append(pending_.adapters, output.adapters);  // the engine keeps its capacity
       append(pending_.replies, output.replies);
+      append(pending_.tokens, output.tokens);
     }
     drained_.notify_one();
     return output;

@@ -7,13 +7,14 @@ namespace loralei {
 
 void Admission::arrive(const Waiting& waiting) {
   CHECK(waiting.rows > 0);
-  CHECK(by_order_.emplace(waiting.order, waiting.id).second);
-  CHECK(by_rows_.insert({waiting.rows, waiting.order, waiting.id}).second);
+  CHECK(all_.insert(waiting).second);
+  CHECK(by_order_.insert(waiting).second && by_rows_.insert(waiting).second);
 }
 
 void Admission::leave(const Waiting& waiting) {
-  CHECK(by_order_.erase({waiting.order, waiting.id}) == 1);
-  CHECK(by_rows_.erase({waiting.rows, waiting.order, waiting.id}) == 1);
+  CHECK(all_.erase(waiting) == 1);
+  if (aside_.erase(waiting) == 1) return;
+  CHECK(by_order_.erase(waiting) == 1 && by_rows_.erase(waiting) == 1);
 }
 
 void Admission::begin() {
@@ -30,7 +31,7 @@ std::optional<SeqId> Admission::next() {
     if (next == by_order_.end()) return std::nullopt;
     asked_oldest_ = *next;
     ++offers_;
-    return next->second;
+    return next->id;
   }
   const auto next = asked_shortest_ ? by_rows_.upper_bound(*asked_shortest_) : by_rows_.begin();
   if (next == by_rows_.end()) return std::nullopt;
@@ -42,18 +43,30 @@ std::optional<SeqId> Admission::next() {
 void Admission::refused(Lack lack) {
   CHECK(stage_ != Stage::kOver && offers_ > 0);
   if (lack == Lack::kAdapter) {
-    --offers_;  // however many are skipped, those behind them are asked
+    const Waiting& waiting = stage_ == Stage::kOldest ? *asked_oldest_ : *asked_shortest_;
+    CHECK(by_order_.erase(waiting) == 1 && by_rows_.erase(waiting) == 1);
+    aside_.insert(waiting);
+    --offers_;  // however many are set aside, those behind them are asked
     return;
   }
   stage_ = stage_ == Stage::kOldest && lack == Lack::kRows ? Stage::kShortest : Stage::kOver;
 }
 
-void Admission::check() const {
-  CHECK(by_order_.size() == by_rows_.size());
-  for (const ByRows& waiting : by_rows_) {
-    CHECK(waiting.rows > 0);
-    CHECK(by_order_.count({waiting.order, waiting.id}) == 1);
+void Admission::places_changed() {
+  for (const Waiting& waiting : aside_) {
+    by_order_.insert(waiting);
+    by_rows_.insert(waiting);
   }
+  aside_.clear();
+}
+
+void Admission::check() const {
+  CHECK(by_order_.size() == by_rows_.size() && by_order_.size() + aside_.size() == all_.size());
+  for (const Waiting& waiting : by_rows_) {
+    CHECK(waiting.rows > 0);
+    CHECK(by_order_.count(waiting) == 1 && all_.count(waiting) == 1);
+  }
+  for (const Waiting& waiting : aside_) CHECK(by_order_.count(waiting) == 0 && all_.count(waiting) == 1);
 }
 
 }  // namespace loralei

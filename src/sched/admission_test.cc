@@ -64,7 +64,7 @@ TEST(Admission, APlanningAsksABoundedNumber) {
   EXPECT_EQ(asked, static_cast<uint64_t>(Admission::kOffersMax));
 }
 
-TEST(Admission, HoweverManyAreSkippedThoseBehindThemAreAsked) {
+TEST(Admission, HoweverManyAreSetAsideThoseBehindThemAreAsked) {
   Admission admission;
   for (uint64_t id = 1; id <= 1000; ++id) admission.arrive({SeqId{id}, id, 1});
   admission.begin();
@@ -75,13 +75,32 @@ TEST(Admission, HoweverManyAreSkippedThoseBehindThemAreAsked) {
   EXPECT_EQ(admission.next(), SeqId{1000});
 }
 
+TEST(Admission, WhoIsSetAsideIsAskedAgainWhenPlacesHaveChanged) {
+  Admission admission;
+  for (uint64_t id = 1; id <= 4; ++id) admission.arrive({SeqId{id}, id, static_cast<int32_t>(10 - id)});
+  EXPECT_EQ(all_asked(admission, Lack::kAdapter), (std::vector<uint64_t>{1, 2, 3, 4}));
+  EXPECT_EQ(all_asked(admission, Lack::kAdapter), (std::vector<uint64_t>{})) << "nothing has changed";
+  EXPECT_EQ(admission.set_aside(), 4u);
+  admission.leave({SeqId{2}, 2, 8});
+  admission.arrive({SeqId{5}, 5, 1});
+  std::vector<uint64_t> oldest;
+  admission.for_oldest(3, [&](SeqId id) { oldest.push_back(id.value); });
+  EXPECT_EQ(oldest, (std::vector<uint64_t>{1, 3, 4})) << "they are the oldest all the same";
+  EXPECT_EQ(all_asked(admission, Lack::kRows), (std::vector<uint64_t>{5, 5}));
+  admission.check();
+  admission.places_changed();
+  EXPECT_EQ(admission.set_aside(), 0u);
+  EXPECT_EQ(all_asked(admission, Lack::kAdapter), (std::vector<uint64_t>{1, 3, 4, 5}));
+  admission.check();
+}
+
 // Against a list that is searched from end to end.
 TEST(Admission, AgreesWithANaiveTwin) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
     Admission admission;
-    std::vector<Waiting> twin;
+    std::vector<Waiting> twin, aside;
     uint64_t next_id = 1;
     for (int round = 0; round < 200; ++round) {
       for (uint64_t arrivals = random.below(4); arrivals > 0; --arrivals, ++next_id) {
@@ -99,15 +118,28 @@ TEST(Admission, AgreesWithANaiveTwin) {
       const auto by_rows = [](const Waiting& a, const Waiting& b) {
         return a.rows != b.rows ? a.rows < b.rows : a.order < b.order;
       };
+      if (!aside.empty() && random.below(4) == 0) {
+        admission.places_changed();
+        twin.insert(twin.end(), aside.begin(), aside.end());
+        aside.clear();
+      }
+      if (!aside.empty() && random.below(4) == 0) {
+        admission.leave(aside.back());
+        aside.pop_back();
+      }
       admission.begin();
       bool shortest = false;
       while (const auto next = admission.next()) {
         const auto expected = shortest ? std::min_element(twin.begin(), twin.end(), by_rows)
                                        : std::min_element(twin.begin(), twin.end(), by_order);
         ASSERT_EQ(*next, expected->id);
-        const uint64_t fate = random.below(5);
+        const uint64_t fate = random.below(6);
         if (fate < 3) {
           admission.leave(*expected);
+          twin.erase(expected);
+        } else if (fate == 5) {
+          admission.refused(Lack::kAdapter);
+          aside.push_back(*expected);
           twin.erase(expected);
         } else if (fate == 3 && !shortest) {
           admission.refused(Lack::kRows);
@@ -119,7 +151,7 @@ TEST(Admission, AgreesWithANaiveTwin) {
         }
       }
       admission.check();
-      ASSERT_EQ(admission.size(), twin.size());
+      ASSERT_EQ(admission.size(), twin.size() + aside.size());
     }
   }
 }

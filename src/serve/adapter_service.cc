@@ -249,28 +249,27 @@ void AdapterService::set_defaults(Reply& reply, const LoraScalesRequest& request
   reply.json(200, R"({"success":true})");
 }
 
-EngineStats AdapterService::stats() const {
-  EngineStats stats = context_.engine.stats();
-  std::erase_if(stats.adapters, [this](const AdapterStatus& adapter) {
-    const auto entry = catalogue_.find(adapter.source.label);
-    return entry && entry->source != adapter.source.id;
+AdapterList AdapterService::shown() const {
+  AdapterList adapters = context_.dispatcher.adapters().list();
+  std::erase_if(adapters, [this](const auto& adapter) {
+    const auto entry = catalogue_.find(adapter->source.label);
+    return entry && entry->source != adapter->source.id;
   });
-  return stats;
+  return adapters;
 }
 
 std::vector<CatalogueEntry> AdapterService::failed() const {
   std::vector<CatalogueEntry> entries;
-  for (const AdapterStatus& adapter : stats().adapters) {
-    if (adapter.tier != AdapterTier::kFailed) continue;
-    if (auto entry = catalogue_.find(adapter.source.label)) entries.push_back(std::move(*entry));
+  for (const auto& adapter : shown()) {
+    if (adapter->tier != AdapterTier::kFailed) continue;
+    if (auto entry = catalogue_.find(adapter->source.label)) entries.push_back(std::move(*entry));
   }
   return entries;
 }
 
 std::string AdapterService::list() const {
-  const EngineStats stats = context_.engine.stats();
-  std::map<AdapterSourceId, const AdapterStatus*> states;
-  for (const AdapterStatus& adapter : stats.adapters) states.emplace(adapter.source.id, &adapter);
+  std::map<AdapterSourceId, std::shared_ptr<const AdapterStatus>> states;
+  for (auto& adapter : context_.dispatcher.adapters().list()) states.emplace(adapter->source.id, std::move(adapter));
   std::vector<AdapterRow> rows;
   for (const CatalogueEntry& entry : catalogue_.list()) {
     AdapterRow row;

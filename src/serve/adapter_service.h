@@ -54,9 +54,8 @@ class AdapterService {
   void remove(std::shared_ptr<Reply> reply, const std::string& name);  // ours, with the bytes freed
   void pin(std::shared_ptr<Reply> reply, const std::string& name, bool pinned);
   std::string list() const;
-  // The engine's, without the sources that a name meant before and those that it does not
-  // mean yet.
-  EngineStats stats() const;
+  // Without the sources that a name meant before and those that it does not mean yet.
+  AdapterList shown() const;
   // Of requests that name no adapter.
   const DefaultAdapters& defaults() const { return defaults_; }
   void set_defaults(Reply& reply, const LoraScalesRequest& request);

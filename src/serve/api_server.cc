@@ -215,7 +215,7 @@ void ApiServer::show_metrics(const HttpRequest& request, Reply& reply) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) * 1e-3;
   const bool ready = is_ready(impediments(state()));
-  std::string page = metrics_.render(adapters_.stats(), http_->stats(), now_s, log_.state(), ready);
+  std::string page = metrics_.render(engine_.stats(), adapters_.shown(), http_->stats(), now_s, log_.state(), ready);
   const char* type = "text/plain; version=0.0.4; charset=utf-8";
   if (request.header("accept").find("application/openmetrics-text") != std::string_view::npos) {
     page = as_openmetrics(page);
@@ -577,7 +577,8 @@ ServerState ApiServer::state() const {
   state.health = engine_.health();
   state.draining = draining_;
   state.max_queued = options_.max_preparing;
-  state.stats = adapters_.stats();
+  state.stats = engine_.stats();
+  state.adapters = adapters_.shown();
   state.log = log_.state();
   state.silences = engine_.heartbeats().silences();
   for (const Heartbeats::Silence& silence : beats_.silences()) state.silences.push_back(silence);

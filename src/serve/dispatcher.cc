@@ -106,6 +106,7 @@ void Dispatcher::run() {
 }
 
 void Dispatcher::deliver(EngineOutput output) {
+  adapters_.put(output.adapters);
   for (const CommandReply& reply : output.replies) {
     ReplyCallback done;
     {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dispatcher: takes what the engine sends up and hands it to the objects that wait for
-// it: token events to requests, replies to whoever sent the command. The one consumer of
-// Engine::wait_output.
+// it: news of adapters to the board, replies to whoever sent the command, token events to
+// requests. The one consumer of Engine::wait_output.
 //
 // Thread: add(), remove(), command() from any thread; EventSink and replies are
 // called on the dispatcher's own thread, which also ticks every sink about once a
 // second (for pings).
 // Ownership: shares the sinks; the engine outlives it.
 // Invariants: a sink gets events in the engine's order, and after the replies that
-// came up with them: who is told that an adapter was replaced finds the new one; after
+// came up with them: who is told that an adapter was replaced finds the new one; news are
+// on the board before either; after
 // remove() of its last id it gets none; events of unknown ids (cancelled requests) are
 // dropped; every command that was accepted gets exactly one reply, at the latest when
 // stop() answers "unavailable".
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/adapter_board.h"
 #include "engine/api.h"
 
 namespace loralei {
@@ -47,6 +49,7 @@ class Dispatcher {
   void add(RequestId id, std::shared_ptr<EventSink> sink);
   void remove(RequestId id);
   size_t running() const;  // ids with a sink
+  const AdapterBoard& adapters() const { return adapters_; }
   // The ticket is set here.
   Status command(AdapterCommand command, ReplyCallback done) {
     TRY(send(std::move(command), std::move(done)));
@@ -70,6 +73,7 @@ class Dispatcher {
   Engine& engine_;
   const Clock& clock_;
   Heartbeats* const beats_;
+  AdapterBoard adapters_;
   mutable std::mutex mutex_;
   std::condition_variable idle_;  // idle() holds
   std::unordered_map<RequestId, std::shared_ptr<EventSink>> sinks_;

@@ -29,6 +29,28 @@ TEST(Dispatcher, IsNotIdleWhileAReplyIsOwed) {
   EXPECT_EQ(answered, 2);
 }
 
+TEST(Dispatcher, NewsOfAdaptersAreOnTheBoardBeforeTheReply) {
+  FakeEngine engine;
+  SteadyClock clock;
+  Dispatcher dispatcher(engine, clock);
+  std::atomic<int> rounds{0};
+  for (uint64_t id = 1; id <= 200; ++id) {
+    const auto dropped = [&](const CommandReply&) {
+      EXPECT_TRUE(dispatcher.adapters().list().empty());
+      ++rounds;
+    };
+    const auto loaded = [&, id](const CommandReply&) {
+      const AdapterList list = dispatcher.adapters().list();
+      ASSERT_EQ(list.size(), 1u);
+      EXPECT_EQ(list[0]->source.id, AdapterSourceId{id});
+      EXPECT_TRUE(dispatcher.command({0, AdapterAction::kDrop, {{id}, "a", "/a"}}, dropped).ok());
+    };
+    ASSERT_TRUE(dispatcher.command({0, AdapterAction::kLoad, {{id}, "a", "/a"}}, loaded).ok());
+    ASSERT_TRUE(dispatcher.wait_idle(30'000));
+  }
+  EXPECT_EQ(rounds, 200);
+}
+
 TEST(Dispatcher, ACommandThatTheEngineRefusesLeavesNothingOwed) {
   FakeEngine engine;
   engine.next_command = Error{ErrorCode::kOverloaded, "Too many commands are waiting."};

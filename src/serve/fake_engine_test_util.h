@@ -84,10 +84,12 @@ class FakeEngine final : public Engine {
     if (command.action == AdapterAction::kDrop) {
       reply.bytes_freed = 123;
       adapters_.erase(command.source.id);
+      output_.adapters.push_back({command.source.id, nullptr});
     } else if (reply.status.ok()) {
       AdapterStatus& adapter = adapters_[command.source.id];
       adapter.source = command.source;
       if (command.action != AdapterAction::kAdd) adapter.tier = AdapterTier::kResident;
+      tell(adapter);
     }
     commands.push_back(std::move(command));
     (hold_replies ? held_replies_ : output_.replies).push_back(std::move(reply));
@@ -134,6 +136,8 @@ class FakeEngine final : public Engine {
       adapter.tier = status.ok() ? AdapterTier::kSource : AdapterTier::kFailed;
       adapter.error = status.ok() ? "" : status.error().message;
     }
+    tell(adapter);
+    changed_.notify_all();
     return status;
   }
   void cancel_memory(uint64_t ticket) override {
@@ -148,8 +152,7 @@ class FakeEngine final : public Engine {
   EngineOutput wait_output(int64_t timeout_ns) override {
     std::unique_lock lock(mutex_);
     ++looks;
-    changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                      [&] { return !output_.tokens.empty() || !output_.replies.empty() || stopped_; });
+    changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return !output_.empty() || stopped_; });
     EngineOutput out = std::move(output_);
     output_ = {};
     return out;
@@ -162,7 +165,6 @@ class FakeEngine final : public Engine {
     stats.memory_budget_bytes = budget_bytes_;
     stats.device = device;
     stats.device_memory.weights_bytes = 77;
-    for (const auto& [source, status] : adapters_) stats.adapters.push_back(status);
     return stats;
   }
   Status health() const override {
@@ -244,6 +246,9 @@ class FakeEngine final : public Engine {
   std::atomic<int64_t> looks{0};  // calls of wait_output
 
  private:
+  void tell(const AdapterStatus& adapter) {
+    output_.adapters.push_back({adapter.source.id, std::make_shared<const AdapterStatus>(adapter)});
+  }
   void answer(const Submit& request) {
     for (int choice = 0; choice < request.choices; ++choice) {
       TokenEvent first;

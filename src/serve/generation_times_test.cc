@@ -51,7 +51,7 @@ class TimesTest : public testing::Test {
     while (engine.looks < looks + 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   void expect_sum(const std::string& histogram, int64_t seconds) {
-    const std::string page = metrics.render({}, {}, 0);
+    const std::string page = metrics.render({}, {}, {}, 0);
     const std::string line = "loralei_request_" + histogram + "_seconds_sum " + std::to_string(seconds) + "\n";
     EXPECT_NE(page.find(line), std::string::npos) << line << page.substr(page.find("loralei_request_" + histogram), 99);
   }

@@ -350,9 +350,9 @@ struct Metrics::Impl {
   }
 
   // What is truly in memory, as the inference gateways' protocol means it.
-  void put_residency(Page& page, const EngineStats& stats, double unix_time_s) const {
+  void put_residency(Page& page, const EngineStats& stats, const AdapterList& adapters, double unix_time_s) const {
     std::vector<const AdapterStatus*> order;
-    for (const AdapterStatus& adapter : stats.adapters) order.push_back(&adapter);
+    for (const auto& adapter : adapters) order.push_back(adapter.get());
     std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->uses > b->uses; });
     std::vector<std::string> resident, waiting, loading;
     const auto list = [](std::vector<std::string>& names, const AdapterStatus& adapter) {
@@ -378,7 +378,7 @@ struct Metrics::Impl {
       if (waiting.size() < kAdaptersListed) waiting.push_back(name);
     }
     page.value(MetricType::Gauge, "loralei_adapters_registered", "Adapters known by name.",
-               static_cast<double>(stats.adapters.size()));
+               static_cast<double>(adapters.size()));
     page.value(MetricType::Gauge, "loralei_adapters_resident", "Adapters in memory.",
                static_cast<double>(resident_count), {}, "vllm:num_cpu_loaded_lora_adapters");
     // Room is a number of bytes here; as a number of adapters it is what fits of the
@@ -463,12 +463,12 @@ void Metrics::default_adapters_set() {
   ++impl_->default_adapters;
 }
 
-std::string Metrics::render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s,
-                            const LogState& log, bool ready) const {
+std::string Metrics::render(const EngineStats& engine, const AdapterList& adapters, const HttpServerStats& http,
+                            double unix_time_s, const LogState& log, bool ready) const {
   const Impl& m = *impl_;
   Page page(m.options.vllm_names, {{"model_name", m.options.model_name}, {"engine", "0"}});
   put_engine(page, engine);
-  m.put_residency(page, engine, unix_time_s);
+  m.put_residency(page, engine, adapters, unix_time_s);
   {
     std::lock_guard lock(m.mutex);
     m.put_adapters(page);

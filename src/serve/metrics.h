@@ -75,8 +75,8 @@ class Metrics {
   void refused(const char* reason);  // queue_full, draining
   void default_adapters_set();
 
-  std::string render(const EngineStats& engine, const HttpServerStats& http, double unix_time_s,
-                     const LogState& log = {}, bool ready = true) const;
+  std::string render(const EngineStats& engine, const AdapterList& adapters, const HttpServerStats& http,
+                     double unix_time_s, const LogState& log = {}, bool ready = true) const;
 
  private:
   struct Impl;

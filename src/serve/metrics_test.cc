@@ -51,7 +51,7 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.products_s = 5;
   stats.attention_s = 1.5;
   stats.lora_s = 0.5;
-  const std::string text = metrics.render(stats, {}, 1234.0);
+  const std::string text = metrics.render(stats, {}, {}, 1234.0);
   for (const char* line :
        {"loralei_requests_running 3\n",
         "vllm:num_requests_running{model_name=\"base\",engine=\"0\"} 3\n",
@@ -79,7 +79,7 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "vllm:request_success_total{model_name=\"base\",engine=\"0\",finished_reason=\"stop\"} 1\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line;
   }
-  const std::string own = Metrics({"base", 2048, 100, false}).render(stats, {}, 0);
+  const std::string own = Metrics({"base", 2048, 100, false}).render(stats, {}, {}, 0);
   EXPECT_EQ(own.find("vllm:"), std::string::npos);
 }
 
@@ -116,8 +116,8 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   adapter.source.label = "a";
   adapter.tier = AdapterTier::kResident;
   adapter.bytes = 1;
-  s.adapters.push_back(adapter);
-  std::istringstream lines(metrics.render(s, {1, 1, 1, 1, 1}, 1.0, {1, 1}));
+  std::istringstream lines(
+      metrics.render(s, {std::make_shared<const AdapterStatus>(adapter)}, {1, 1, 1, 1, 1}, 1.0, {1, 1}));
   std::map<std::string, double> families;
   std::string family;
   for (std::string line; std::getline(lines, line);) {
@@ -137,7 +137,7 @@ TEST(Metrics, KvBlocksAreShownByHowLongTheyStay) {
   stats.kv_block_times.lifetime.add(40'000'000'000);
   stats.kv_block_times.reuse_gap.add(4'000'000);
   stats.kv_block_times.reuse_gap.add(int64_t{3600} * 1'000'000'000);
-  const std::string text = Metrics({"base", 2048, 100, true}).render(stats, {}, 0);
+  const std::string text = Metrics({"base", 2048, 100, true}).render(stats, {}, {}, 0);
   for (const char* line :
        {"loralei_kv_block_lifetime_seconds_bucket{le=\"30\"} 0\n",
         "loralei_kv_block_lifetime_seconds_bucket{le=\"60\"} 1\n", "loralei_kv_block_lifetime_seconds_sum 40\n",
@@ -153,12 +153,12 @@ TEST(Metrics, ADeviceHasAMemoryOfItsOwn) {
   Metrics metrics({"base", 2048, 100, true});
   EngineStats stats;
   stats.memory_budget_bytes = 1000;
-  EXPECT_EQ(metrics.render(stats, {}, 0).find("device"), std::string::npos);
+  EXPECT_EQ(metrics.render(stats, {}, {}, 0).find("device"), std::string::npos);
   stats.device = "cuda:1";
   stats.device_memory = {500, 100, 20, 50, 200, 30, 40, 10};
   stats.device_before_bytes = 60;
   stats.device_driver_bytes = 7;
-  const std::string text = metrics.render(stats, {}, 0);
+  const std::string text = metrics.render(stats, {}, {}, 0);
   for (const char* line : {"loralei_memory_bytes{use=\"budget\"} 1000\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"budget\"} 500\n",
                            "loralei_device_memory_bytes{device=\"cuda:1\",use=\"weights\"} 100\n",
@@ -179,25 +179,26 @@ TEST(Metrics, ResidencyIsOneSeriesOfWhatIsInMemory) {
   EngineStats stats;
   stats.adapter_bytes = 300;
   stats.adapter_bytes_max = 1000;
+  AdapterList adapters;
   for (int i = 0; i < 3; ++i) {
     AdapterStatus adapter;
     adapter.source.label = "r" + std::to_string(i);
     adapter.tier = AdapterTier::kResident;
     adapter.uses = i;
     adapter.bytes = 100;
-    stats.adapters.push_back(adapter);
+    adapters.push_back(std::make_shared<const AdapterStatus>(adapter));
   }
   AdapterStatus loading;
   loading.source.label = "w";
   loading.tier = AdapterTier::kLoading;
   loading.uses = 9;
-  stats.adapters.push_back(loading);
+  adapters.push_back(std::make_shared<const AdapterStatus>(loading));
   AdapterStatus waited;
   waited.source.label = "q";
   waited.waiting = 1;
-  stats.adapters.push_back(waited);
-  metrics.render(stats, {}, 1.0);
-  const std::string text = metrics.render(stats, {}, 1700000000.5);
+  adapters.push_back(std::make_shared<const AdapterStatus>(waited));
+  metrics.render(stats, adapters, {}, 1.0);
+  const std::string text = metrics.render(stats, adapters, {}, 1700000000.5);
   EXPECT_EQ(count(text, "\nvllm:lora_requests_info{"), 1u);
   EXPECT_NE(text.find("max_lora=\"10\",running_lora_adapters=\"r2,r1,r0\",waiting_lora_adapters=\"q,w\"} 1700000000.5"),
             std::string::npos)
@@ -211,7 +212,7 @@ TEST(Metrics, LabelsByAdapterAreBounded) {
     for (int k = 0; k <= i; ++k) metrics.request_done(record("n" + std::to_string(i)));
   }
   metrics.request_done(record("other"));
-  const std::string text = metrics.render({}, {}, 0);
+  const std::string text = metrics.render({}, {}, {}, 0);
   EXPECT_EQ(count(text, "\nloralei_adapter_requests_total{"), 6u);  // three, base, sum, other
   EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"n2\"} 3\n"), std::string::npos);
   EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"other\"} 50\n"), std::string::npos) << text;
@@ -223,7 +224,7 @@ TEST(Metrics, CountersByAdapterNeverFall) {
   options.registered = [&](const std::string& name) { return registered.contains(name); };
   Metrics metrics(options);
   const auto requests = [&](const std::string& label) {
-    const std::string text = metrics.render({}, {}, 0), name = "loralei_adapter_requests_total{adapter=\"" + label;
+    const std::string text = metrics.render({}, {}, {}, 0), name = "loralei_adapter_requests_total{adapter=\"" + label;
     const size_t at = text.find(name + "\"} ");
     return at == std::string::npos ? -1 : std::stoi(text.substr(at + name.size() + 3));
   };
@@ -249,7 +250,7 @@ TEST(Metrics, WhatWasNeverAdmittedCountsByItsEndAlone) {
   refused.ttft_s = -1;
   refused.end = "error";
   metrics.request_done(refused);
-  const std::string text = metrics.render({}, {}, 0);
+  const std::string text = metrics.render({}, {}, {}, 0);
   EXPECT_NE(text.find("loralei_requests_total{end=\"error\"} 1\n"), std::string::npos);
   for (const char* name : {"latency_seconds", "prompt_tokens", "generation_tokens", "params_n"})
     EXPECT_NE(text.find("loralei_request_" + std::string(name) + "_count 0\n"), std::string::npos) << name;
@@ -262,7 +263,7 @@ TEST(Metrics, EmbeddingsAreNoGenerations) {
   embedding.generates = false;
   embedding.choices = 12;  // inputs
   metrics.request_done(embedding);
-  const std::string text = metrics.render({}, {}, 0);
+  const std::string text = metrics.render({}, {}, {}, 0);
   for (const char* name : {"generation_tokens", "longest_generation_tokens", "params_n", "params_max_tokens"})
     EXPECT_NE(text.find("loralei_request_" + std::string(name) + "_count 0\n"), std::string::npos) << name;
   for (const char* name : {"latency_seconds", "prompt_tokens"})
@@ -273,7 +274,7 @@ TEST(Metrics, WhoWaitsForAnAdapterWaits) {
   EngineStats stats;
   stats.waiting = 2;
   stats.waiting_for_adapter = 3;
-  const std::string text = Metrics({"base", 2048, 100, true}).render(stats, {}, 0);
+  const std::string text = Metrics({"base", 2048, 100, true}).render(stats, {}, {}, 0);
   EXPECT_NE(text.find("loralei_requests_waiting 2\n"), std::string::npos);
   EXPECT_NE(text.find("loralei_requests_waiting_for_adapter 3\n"), std::string::npos);
   EXPECT_NE(text.find("vllm:num_requests_waiting{model_name=\"base\",engine=\"0\"} 5\n"), std::string::npos);
@@ -285,14 +286,15 @@ TEST(Metrics, AnAdapterWithAPlusInItsNameIsNoSum) {
   RequestRecord sum = record("a+b");
   sum.adapters = 2;
   metrics.request_done(sum);
-  const std::string text = metrics.render({}, {}, 0);
+  const std::string text = metrics.render({}, {}, {}, 0);
   EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"c++\"} 1\n"), std::string::npos) << text;
   EXPECT_NE(text.find("loralei_adapter_requests_total{adapter=\"sum\"} 1\n"), std::string::npos) << text;
   EXPECT_EQ(text.find("adapter=\"a+b\""), std::string::npos);
 }
 
 TEST(Metrics, TellHowTheLogFares) {
-  const std::string text = Metrics({"base", 2048, 3, true}).render({}, {}, 0, {.dropped_lines = 7, .stuck_ms = 1500});
+  const std::string text =
+      Metrics({"base", 2048, 3, true}).render({}, {}, {}, 0, {.dropped_lines = 7, .stuck_ms = 1500});
   EXPECT_NE(text.find("loralei_log_lines_dropped_total 7\n"), std::string::npos) << text;
   EXPECT_NE(text.find("loralei_log_stuck_seconds 1.5\n"), std::string::npos) << text;
 }

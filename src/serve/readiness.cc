@@ -22,17 +22,17 @@ int64_t limit_ms(std::string_view who, const EngineStats& stats) {
 }
 
 // Adapters whose last load failed; when all did, more than their files may be wrong.
-void add_adapters(const EngineStats& stats, std::vector<Impediment>& out) {
+void add_adapters(const AdapterList& adapters, std::vector<Impediment>& out) {
   std::string names, first;
   size_t failed = 0;
-  for (const AdapterStatus& adapter : stats.adapters) {
-    if (adapter.tier != AdapterTier::kFailed) continue;
-    if (failed++ == 0) first = adapter.error;
-    if (failed <= kNamesTold) names += (failed > 1 ? ", " : "") + printable(adapter.source.label);
+  for (const auto& adapter : adapters) {
+    if (adapter->tier != AdapterTier::kFailed) continue;
+    if (failed++ == 0) first = adapter->error;
+    if (failed <= kNamesTold) names += (failed > 1 ? ", " : "") + printable(adapter->source.label);
   }
   if (failed == 0) return;
   if (failed > kNamesTold) names += " and " + std::to_string(failed - kNamesTold) + " more";
-  const bool all = failed == stats.adapters.size();
+  const bool all = failed == adapters.size();
   out.push_back({all ? "adapters" : "some adapters",
                  std::string(all ? "No adapter could be loaded: " : "These could not be loaded: ") + names + ". " +
                      printable(first)});
@@ -60,7 +60,7 @@ std::vector<Impediment> impediments(const ServerState& state) {
   if (state.max_queued > 0 && state.stats.waiting + state.stats.waiting_for_adapter >= state.max_queued) {
     out.push_back({"requests", std::to_string(state.max_queued) + " requests are waiting already.", 0, true});
   }
-  add_adapters(state.stats, out);
+  add_adapters(state.adapters, out);
   if (state.log.stuck_ms > kLogMs) {
     out.push_back({"logs",
                    "Nobody takes the log's lines; " + std::to_string(state.log.dropped_lines) +

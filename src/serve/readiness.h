@@ -31,6 +31,7 @@ struct ServerState {
   bool draining = false;
   int max_queued = 0;
   EngineStats stats;
+  AdapterList adapters;
   LogState log;
   std::vector<Heartbeats::Silence> silences;  // of all threads
 };

@@ -12,11 +12,17 @@ namespace {
 
 using Json = nlohmann::json;
 
+AdapterList list_of(const std::vector<AdapterStatus>& statuses) {
+  AdapterList list;
+  for (const AdapterStatus& status : statuses) list.push_back(std::make_shared<const AdapterStatus>(status));
+  return list;
+}
+
 ServerState healthy() {
   ServerState state;
   state.max_queued = 10;
-  state.stats.adapters = {{.source = {.id = {1}, .label = "a", .path = "/a"}, .tier = AdapterTier::kResident},
-                          {.source = {.id = {2}, .label = "b", .path = "/b"}}};
+  state.adapters = list_of({{.source = {.id = {1}, .label = "a", .path = "/a"}, .tier = AdapterTier::kResident},
+                            {.source = {.id = {2}, .label = "b", .path = "/b"}}});
   state.silences = {{"engine", 100}, {"text", 5}, {"adapter loader", 30'000}};
   return state;
 }
@@ -73,12 +79,13 @@ TEST(Readiness, AStepMayTakeLongWhereTheLastOneDid) {
 
 TEST(Readiness, TellsWhatOthersNeedNotKnow) {
   ServerState state = healthy();
-  state.stats.adapters[1].tier = AdapterTier::kFailed;
-  state.stats.adapters[1].error = "It has no room.\n";
+  state.adapters[1] = list_of({{.source = {.id = {2}, .label = "b", .path = "/b"},
+                                .tier = AdapterTier::kFailed,
+                                .error = "It has no room.\n"}})[0];
   expect_one(state, "some adapters", "b. It has no room.\\n", true);
-  state.stats.adapters[0] = state.stats.adapters[1];
+  state.adapters[0] = state.adapters[1];
   expect_one(state, "adapters", "No adapter could be loaded", true);
-  for (int i = 0; i < 10; ++i) state.stats.adapters.push_back(state.stats.adapters[1]);
+  for (int i = 0; i < 10; ++i) state.adapters.push_back(state.adapters[1]);
   expect_one(state, "adapters", "and 7 more", true);
   state = healthy();
   state.silences = {{"adapter loader", 400'000}};

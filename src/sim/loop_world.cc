@@ -53,6 +53,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup) : setup_(setup), executor(limits
 }
 
 void LoopWorld::take(EngineOutput& output) {
+  board.put(output.adapters);
   for (TokenEvent& event : output.tokens) {
     auto& record = records[{event.id, event.choice}];
     if (record.end != EndReason::kNone)
@@ -80,9 +81,14 @@ void LoopWorld::run(int turns_max) {
 EngineStats LoopWorld::stats() const {
   EngineStats value;
   loop->fill_stats(value);
-  loop->show_adapters(board, true);
-  for (const auto& status : board.list()) value.adapters.push_back(*status);
   return value;
+}
+
+AdapterList LoopWorld::adapters() const {
+  EngineOutput output;
+  loop->tell_adapters(output);
+  board.put(output.adapters);
+  return board.list();
 }
 
 Expected LoopWorld::oracle(RequestId id, int32_t choice) {

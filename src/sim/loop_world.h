@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "adapters/source_test_util.h"
+#include "engine/adapter_board.h"
 #include "engine/loop.h"
 #include "sim/fake_model.h"
 
@@ -110,6 +111,7 @@ class LoopWorld {
     return ids;
   }
   EngineStats stats() const;
+  AdapterList adapters() const;  // as they are now
 
   struct Record {
     std::vector<TokenId> tokens;
@@ -140,7 +142,7 @@ class LoopWorld {
   std::map<std::pair<RequestId, int32_t>, Record> records;
   std::vector<CommandReply> replies;
   uint64_t last_id = 0, tickets = 0;
-  mutable AdapterBoard board;
+  mutable AdapterBoard board;  // of the news so far
   std::unique_ptr<EngineLoop> loop;
 };
 

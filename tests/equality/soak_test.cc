@@ -184,7 +184,7 @@ TEST_F(Soak, EveryPromiseIsKept) {
   EXPECT_EQ(stats.running + stats.waiting + stats.waiting_for_adapter, 0);
   EXPECT_EQ(stats.kv_blocks_used, 0);
   EXPECT_EQ(stats.adapter_bytes, 0) << "all are unloaded";
-  EXPECT_TRUE(stats.adapters.empty());
+  EXPECT_TRUE(driver_->adapters().empty());
   EXPECT_GT(stats.prefix_hits, 0u);
   EXPECT_GT(stats.adapter_evictions, 0u);
   RecordProperty("texts", texts_);

@@ -6,9 +6,8 @@
 // the warm-up, with no request coming, going or being loaded. Not counted: the consumer's
 // side, which is this thread (wait_output hands it vectors of its own); the engine's end
 // of that queue keeps its memory and has room for a consumer that is 4,096 events late.
-// The list of adapters in stats() is written anew at most 100 ms after adapters were
-// taken or given back, into memory of the lists before the last; a window into which the
-// first of these fell is measured again.
+// News of adapters come at most kAdapterNewsNs after adapters were taken or given back; a
+// window into which they fell is measured again.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -303,15 +303,14 @@ TEST_F(StreamedEngine, IdleAdaptersGoBeforeWeightsDo) {
   driver.collect();
   const auto idle_bytes = [&] {
     int64_t bytes = 0;
-    for (const AdapterStatus& adapter : driver.stats().adapters)
-      bytes += adapter.users == 0 && !adapter.pinned ? adapter.bytes : 0;
+    for (const auto& adapter : driver.adapters()) bytes += adapter->users == 0 && !adapter->pinned ? adapter->bytes : 0;
     return bytes;
   };
   const EngineStats begun = driver.stats();
   int64_t pinned = 0;
-  for (const AdapterStatus& adapter : begun.adapters) pinned += adapter.pinned ? adapter.bytes : 0;
+  for (const auto& adapter : driver.adapters()) pinned += adapter->pinned ? adapter->bytes : 0;
   for (int i = 0; i < 2000 && idle_bytes() + pinned < begun.adapter_bytes; ++i)  // the list follows the last token
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    driver.take(1'000'000);
   ASSERT_GT(pinned, 0);
   ASSERT_EQ(idle_bytes() + pinned, begun.adapter_bytes);
   const auto change = [&](int64_t budget) {
@@ -321,8 +320,8 @@ TEST_F(StreamedEngine, IdleAdaptersGoBeforeWeightsDo) {
   };
   // Room for one of the two that are idle: the one used longest ago goes.
   const auto bytes_of = [&](const std::string& name) {
-    for (const AdapterStatus& adapter : driver.stats().adapters) {
-      if (adapter.source.label == name) return adapter.bytes;
+    for (const auto& adapter : driver.adapters()) {
+      if (adapter->source.label == name) return adapter->bytes;
     }
     return int64_t{-1};
   };

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "adapters/source_test_util.h"
+#include "engine/adapter_board.h"
 #include "engine/engine_host.h"
 #include "memory/ledger.h"
 
@@ -50,6 +51,7 @@ class EngineDriver {
   const EngineHost& host() const { return *host_; }
   Engine& engine() { return host_->engine(); }
   EngineStats stats() { return engine().stats(); }
+  AdapterList adapters() const { return board_.list(); }  // by the output taken so far
   const Ledger& ledger() const { return host_->ledger(); }
 
   // Gives the request an id and hands it in; 0 when it is refused.
@@ -86,6 +88,7 @@ class EngineDriver {
   // when it was silent.
   bool take(int64_t timeout_ns) {
     EngineOutput output = engine().wait_output(timeout_ns);
+    board_.put(output.adapters);
     for (TokenEvent& event : output.tokens) {
       const Key key{event.id.value, event.choice};
       EXPECT_TRUE(open_.contains(key)) << "an event of a choice that has ended, or never was";
@@ -102,7 +105,7 @@ class EngineDriver {
       EXPECT_EQ(tickets_.erase(reply.ticket), 1u) << "a second reply, or one to nobody";
       replies[reply.ticket] = std::move(reply);
     }
-    return !output.tokens.empty() || !output.replies.empty();
+    return !output.empty();
   }
 
   // Until every choice has ended and every command is answered.
@@ -131,6 +134,7 @@ class EngineDriver {
  private:
   static constexpr int kPatience = 120;
   NullLogSink log_;
+  AdapterBoard board_;
   std::unique_ptr<EngineHost> host_;
   uint64_t next_id_ = 1, next_ticket_ = 1;
   std::set<Key> open_;
