@@ -3,8 +3,9 @@
 // left it. Belongs to whoever takes the engine's output.
 //
 // Thread-safe. The consumer of the output writes; readers take the statuses one by one
-// out of what they were handed: a list of ten thousand costs the engine nothing. Ownership: statuses are immutable and shared. Invariant: a list is one state of
-// the board.
+// out of what they were handed: a list of ten thousand costs the engine nothing.
+// Ownership: statuses are immutable and shared. Invariant: a list is one state of the
+// board.
 #pragma once
 
 #include <map>

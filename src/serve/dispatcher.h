@@ -8,11 +8,10 @@
 // second (for pings).
 // Ownership: shares the sinks; the engine outlives it.
 // Invariants: a sink gets events in the engine's order, and after the replies that
-// came up with them: who is told that an adapter was replaced finds the new one; news are
-// on the board before either; after
-// remove() of its last id it gets none; events of unknown ids (cancelled requests) are
-// dropped; every command that was accepted gets exactly one reply, at the latest when
-// stop() answers "unavailable".
+// came up with them: who is told that an adapter was replaced finds the new one; news of
+// adapters are on the board before either; after remove() of its last id a sink gets
+// none; events of unknown ids (cancelled requests) are dropped; every command that was
+// accepted gets exactly one reply, at the latest when stop() answers "unavailable".
 // Failure: command() when the engine takes none.
 #pragma once
 
