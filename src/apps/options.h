@@ -92,5 +92,6 @@ void add_inspect_command(CLI::App& app, int& exit_code);
 void add_pack_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
 void add_profile_command(CLI::App& app, int& exit_code);
+void add_workload_command(CLI::App& app, int& exit_code);
 
 }  // namespace loralei

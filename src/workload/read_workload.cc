@@ -31,6 +31,8 @@ std::string listed(const std::array<const char*, N>& keys) {
   return text;
 }
 
+std::string example_line() { return workload_line({.at_ns = 500'000'000, .prompt_tokens = 100, .output_tokens = 20}); }
+
 // The library keeps the last of two equal keys; here the second one is an error.
 Result<Json> parse_line(std::string_view line, const std::string& place) {
   if (json_too_deep(line)) return corrupt(place + ": the line's JSON is nested too deep for a request.");
@@ -43,15 +45,15 @@ Result<Json> parse_line(std::string_view line, const std::string& place) {
       twice = quoted(parsed.get<std::string>());
     return true;
   };
-  const std::string example = workload_line({.at_ns = 500'000'000, .prompt_tokens = 100, .output_tokens = 20});
   try {
     Json value = Json::parse(line, look);
-    if (!value.is_object()) return corrupt(place + ": the line is no JSON object. A request looks like " + example);
+    if (!value.is_object())
+      return corrupt(place + ": the line is no JSON object. A request looks like " + example_line());
     if (!twice.empty()) return corrupt(place + ": the key " + twice + " stands twice. Keep one of them.");
     return value;
   } catch (const std::exception& failure) {
     return corrupt(place + ": the line is not valid JSON (" + std::string(failure.what()).substr(0, 200) +
-                   "). A request looks like " + example);
+                   "). A request looks like " + example_line());
   }
 }
 

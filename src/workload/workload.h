@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A workload: which requests come when, without their texts. It lies in a file, a JSON
-// object a line, that a live server's bench and the simulator both read.
+// object a line, that a live server's bench and the simulator both read
+// (docs/workloads.md).
 //
 // Thread: plain values and pure functions, any thread; a file is read and written by
 // the caller's thread.
