@@ -104,7 +104,7 @@ class TraceTimes {
       if (const auto ns = date_ns(table_.cell(row, column_))) return *ns;
       return table_.wrong(row, column_, "a time such as 2023-11-16 18:15:46.25");
     }
-    const double most = static_cast<double>(std::numeric_limits<int64_t>::max()) / known_.ns_per_unit / 2;
+    const double most = static_cast<double>(std::numeric_limits<int64_t>::max()) / known_.ns_per_unit / 4;
     TRY_ASSIGN(const double units, table_.number(row, column_, -most, most));
     return static_cast<int64_t>(std::llround(units * known_.ns_per_unit));
   }

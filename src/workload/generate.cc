@@ -13,6 +13,7 @@
 #include "workload/documents.h"
 #include "workload/draws.h"
 #include "workload/lengths.h"
+#include "workload/workload_rules.h"
 
 namespace loralei {
 namespace {
@@ -80,6 +81,17 @@ Result<Workload> drawn_workload(const WorkloadOptions& options, const std::vecto
   return requests;
 }
 
+// Names come from files, too.
+Status check_requests(const Workload& requests) {
+  WorkloadRules rules;
+  int64_t line = 0;
+  for (const WorkloadRequest& request : requests) {
+    if (const Status status = rules.check(request, ++line); !status.ok())
+      return Error{status.error()}.with_context("request " + std::to_string(line));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Workload> make_workload(const WorkloadOptions& options) {
@@ -106,6 +118,7 @@ Result<Workload> make_workload(const WorkloadOptions& options) {
                             " asked for. Ask for at most so many, or for seconds.");
   if (requests.empty())
     return invalid_argument("there is no request in that time. Ask for more seconds or a higher rate.");
+  TRY(check_requests(requests));
   return requests;
 }
 

@@ -172,6 +172,9 @@ TEST_F(GenerateTest, WrongPrefixesHaveTheirSentence) {
   EXPECT_TRUE(holds(steps("qa,2,1,plan,1,1,0,0\n"), "s.csv:7: the column step holds '1', which is not the next step"));
   EXPECT_TRUE(holds(steps("qa,1,1,plan,5,1,0,6\n"), "which is not within the step's input_chars"));
   EXPECT_TRUE(holds(steps("qa,1,1,,5,1,0,0\n"), "which is not the name of an agent"));
+  const std::string one = kSteps;
+  EXPECT_TRUE(holds(said("agents:1:" + file("s.csv", one.substr(0, one.find('\n') + 1) + "qa,0,0,\x80,5,1,0,0\n"), ""),
+                    "request 1: the adapter '\\x80' holds control characters or what is no UTF-8"));
 }
 
 TEST_F(GenerateTest, WrongOptionsHaveTheirSentence) {
