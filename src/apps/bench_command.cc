@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "bench/scenarios.h"
 #include "bench/server.h"
+#include "cost/profile.h"
 #include "sys/cpu.h"
 #include "sys/env.h"
 
@@ -26,9 +27,10 @@ struct BenchFlags {
   EngineFlags engine;
   bool gguf_adapters = false;
   std::string json, html;
+  std::string profile, shown;  // profile: the file to write; shown: a device to print
 };
 
-// Models that the scenario loads; machine, profile and server need none.
+// Models that the scenario loads; machine and server need none.
 Status choose_model(BenchFlags& flags) {
   if (flags.options.shape.empty() && flags.engine.host.model_path.empty()) flags.options.shape = "llama-1b";
   if (flags.options.shape.empty()) return {};
@@ -44,6 +46,14 @@ Status print_generated(const BenchFlags& flags, LogSink& log) {
   if (flags.options.shape.empty()) return invalid_argument("bench generate makes models of a --shape.");
   TRY_ASSIGN(const std::vector<std::string> paths, bench_generate(flags.options, flags.gguf_adapters, log));
   for (const std::string& path : paths) std::printf("%s\n", path.c_str());
+  return {};
+}
+
+Status make_profile(const BenchFlags& flags, LogSink& log, BenchReport& report) {
+  Profile profile;
+  TRY(bench_profile(flags.options, log, report, profile));
+  if (!flags.profile.empty()) return write_text_file(flags.profile, profile_text(profile));
+  std::fputs(profile_text(profile).c_str(), stdout);
   return {};
 }
 
@@ -65,6 +75,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.scenario == "decode") return bench_decode(flags.options, log, report);
   if (flags.scenario == "prefill") return bench_prefill(flags.options, log, report);
   if (flags.scenario == "blocking") return bench_blocking(flags.options, log, report);
+  if (flags.scenario == "profile") return make_profile(flags, log, report);
   if (flags.scenario == "flatness") return bench_flatness(flags.options, log, report);
   return bench_mixed(flags.options, log, report);
 }
@@ -86,7 +97,9 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
     for (const auto& [key, value] : report.machine) log.log(LogLevel::kInfo, key + ": " + value);
   Status status = run_scenario(flags, log, report);
   if (status.ok()) {
-    if (!report.rows.empty()) std::fputs(report_table(report).c_str(), stdout);
+    // A profile that goes to standard output stands there alone.
+    const bool profile_there = flags.scenario == "profile" && flags.profile.empty();
+    if (!report.rows.empty()) std::fputs(report_table(report).c_str(), profile_there ? stderr : stdout);
     if (!flags.json.empty()) status = write_text_file(flags.json, report_json(report));
   }
   if (status.ok() && !flags.html.empty()) status = write_text_file(flags.html, report_html(report));
@@ -207,20 +220,56 @@ void add_bench_command(CLI::App& app, int& exit_code) {
 }
 
 void add_profile_command(CLI::App& app, int& exit_code) {
-  CLI::App* command =
-      app.add_subcommand("profile", "Measure what this machine can do at most: memory, arithmetic, disk.");
+  CLI::App* command = app.add_subcommand(
+      "profile",
+      "Measure what this machine can do at most (memory, arithmetic, disk) or, with a model, what its steps and its "
+      "adapters take: a file for loralei simulate.");
   auto flags = std::make_shared<BenchFlags>();
+  BenchOptions& options = flags->options;
   flags->scenario = "machine";
-  flags->options.rounds = 3;
-  command->add_option("-t,--threads", flags->engine.host.threads, "most threads (default: the cores of this process)")
-      ->check(CLI::Range(0, 1024));
-  command->add_option("--rounds", flags->options.rounds, "medians are of these")
+  flags->engine.speculate = "off";
+  options.rounds = 3;
+  options.batches = {32};
+  options.prompts = {1024};
+  command->add_option("--shape", options.shape, "generate a model instead: llama-1b, llama3-1b, llama-7b, llama-tiny");
+  command
+      ->add_option("--adapter", options.adapter_paths,
+                   "adapters to measure with (default: for a --shape, generated ones of four ranks)")
+      ->allow_extra_args(false);
+  command->add_option("--targets", options.targets, "of generated adapters: qkv, qkvo or all")
+      ->check(CLI::IsMember({"qkv", "qkvo", "all"}))
+      ->capture_default_str();
+  command->add_option("--together", options.batches, "most requests at once")
+      ->expected(1)
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--prompt", options.prompts, "longest prompt in tokens")
+      ->expected(1)
+      ->check(CLI::Range(16, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--minutes", options.minutes, "of measuring with a model")
+      ->check(CLI::Range(0.05, 600.0))
+      ->capture_default_str();
+  command->add_option("-o,--output", flags->profile, "the profile's file (default: standard output)");
+  command->add_option("--show", flags->shown, "print a profile that comes with the program, to start one by hand from")
+      ->check(CLI::IsMember(device_names()));
+  command->add_option("--rounds", options.rounds, "without a model: medians are of these")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--cache-dir", flags->options.cache_dir, "where the file for the disk's figures is kept");
+  command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
   command->add_option("--json", flags->json, "write the report as JSON");
   command->add_option("--html", flags->html, "write the report as one HTML page");
-  command->callback([flags, command, &exit_code] { exit_code = run_bench(*flags, *command); });
+  add_engine_options(*command, flags->engine, ModelOption::kOptional);
+  for (const char* taken : {"--max-num-seqs", "--max-model-len"}) command->remove_option(command->get_option(taken));
+  command->callback([flags, command, &exit_code] {
+    if (!flags->shown.empty()) {
+      std::fputs(profile_text(*device_profile(flags->shown)).c_str(), stdout);
+      return;
+    }
+    const bool with_model = !flags->options.shape.empty() || !flags->engine.host.model_path.empty();
+    if (with_model) flags->scenario = "profile";
+    exit_code = run_bench(*flags, *command);
+  });
 }
 
 }  // namespace loralei

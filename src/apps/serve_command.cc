@@ -15,6 +15,7 @@
 #include "apps/version.h"
 #include "base/limits.h"
 #include "base/printable.h"
+#include "cost/step_log.h"
 #include "serve/access.h"
 #include "serve/adapter_paths.h"
 #include "serve/api_server.h"
@@ -40,6 +41,7 @@ struct ServeFlags {
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
+  std::string step_log;  // path; empty: none
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -304,6 +306,11 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   options.adapter_files = &adapter_files;
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   TRY_ASSIGN(ChatSettings chat_settings, read_chat_settings(flags.reasoning_parser, flags.template_kwargs));
+  std::unique_ptr<StepLog> step_log;
+  if (!flags.step_log.empty()) {
+    TRY_ASSIGN(step_log, StepLog::create(flags.step_log));
+    options.on_step = [steps = step_log.get()](const StepRecord& record) { steps->add(record); };
+  }
   std::unique_ptr<EngineHost> host;
   {
     ProgressPrinter progress("loading", log);
@@ -438,6 +445,10 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
   command->add_option("--log-level", flags->log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str()
+      ->group(api);
+  command
+      ->add_option("--step-log", flags->step_log,
+                   "file that gets a line for every step: what it computed and how long that took")
       ->group(api);
   command->add_option("--log-format", flags->log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "bench/report.h"
+#include "cost/profile.h"
 #include "engine/engine_host.h"
 
 namespace loralei {
@@ -37,6 +38,7 @@ struct BenchOptions {
   double budget_minutes = 0;   // offload: turns begun under one budget; 0: until each policy has its windows
   int together = 0;            // offload: so many requests beside one alone, instead of the policies
   bool bounded_steps = false;  // in time, as a server's; else prompts take all the rows of a step
+  double minutes = 3;          // profile: of measuring
   int long_prompt = 3000;      // blocking: tokens of one long prompt; four have half of it each
   int resident_pairs = 0;      // offload: a streamed model grown whole beside a loaded one, instead of the policies
   EngineHostOptions host;
@@ -51,6 +53,8 @@ Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& rep
 Status bench_offload(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_flatness(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_blocking(const BenchOptions& options, LogSink& log, BenchReport& report);
+// Fits a profile to this machine; the report says how well.
+Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& report, Profile& profile);
 Status bench_mixed(const BenchOptions& options, LogSink& log, BenchReport& report);
 
 }  // namespace loralei

@@ -254,6 +254,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.clock = &parts.clock;
   engine.log = &log;
   engine.pool = parts.pool.get();
+  engine.on_step = options.on_step;
   host->control_memory(engine, log);
   engine.requests = parts.requests;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +

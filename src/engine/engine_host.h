@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cost/step_features.h"
 #include "engine/api.h"
 #include "engine/budget_plan.h"
 #include "engine/device_backend.h"
@@ -55,6 +56,7 @@ struct EngineHostOptions {
   std::function<int64_t()> process_bytes;
   // What adapters are read from; null: the machine's, wherever links lead. Borrowed.
   const FileSystem* adapter_files = nullptr;
+  std::function<void(const StepRecord&)> on_step;  // EngineContext::on_step
   EngineOptions engine;
   DeviceFactory device;            // empty: the cores
   std::vector<std::string> notes;  // sentences about these options, for the log

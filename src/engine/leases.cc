@@ -178,7 +178,10 @@ EngineLoop::Leases EngineLoop::take_leases(Request& request) {
     }
     CHECK(request.pins.size() == request.sources.size());
     request.used = true;
-    for (const AdapterPin& pin : request.pins) parts_.executor->announce(*pin);
+    for (const AdapterPin& pin : request.pins) {
+      parts_.executor->announce(*pin);
+      if (parts_.on_step) ranks_.announce(*pin);
+    }
     if (const Status status = renew(request); !status.ok()) {
       end_request(request, EndReason::kError, status.error());
       return Leases::kGone;

@@ -64,6 +64,7 @@ RegistryOptions EngineLoop::registry_options() {
   RegistryOptions options = parts_.registry;
   options.dropped = [this](AdapterVersionId version) {
     parts_.executor->withdraw(version);
+    ranks_.withdraw(version);
     if (tier_ == nullptr) return;
     tier_->forget(version);
     arriving_changed_ = true;

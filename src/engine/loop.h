@@ -47,6 +47,7 @@
 #include "engine/request.h"
 #include "engine/row_sampler.h"
 #include "engine/start.h"
+#include "engine/step_record.h"
 #include "kv/kv_cache.h"
 #include "sched/admission.h"
 #include "sched/step_planner.h"
@@ -165,6 +166,7 @@ class EngineLoop {
   PrefillRows prefill_rows() const;
   void offer_waiting();
   void learn_step(int64_t ns);
+  void record_step(int64_t ns);
   bool speculates() const;
   std::span<const TokenId> draft_of(Sequence& sequence) const;
   void notice_stuck(bool stuck);
@@ -252,6 +254,8 @@ class EngineLoop {
   MaskWork masks_;
   bool computed_ = false;  // in the last turn
   int64_t pass_ns_ = 0;    // of the last step, without what comes of it
+  AdapterRanks ranks_;     // for record_, where steps are recorded
+  StepRecord record_;
   std::vector<RegistryReply> replies_;
   std::vector<AdapterSourceId> news_, gone_;
   std::vector<uint64_t> to_look_at_, looked_at_;  // of cold_

@@ -327,5 +327,49 @@ TEST(EngineLoop, AGrammarHoldsItsSequenceAndEndsItThroughPreemption) {
   EXPECT_GT(crowded.stats().preemptions, 0u);
 }
 
+// Rows, what they attend to, adapters: as whoever costs the step needs them.
+TEST(EngineLoop, EveryStepLeavesARecord) {
+  std::vector<StepRecord> records;
+  World world({.on_step = [&](const StepRecord& record) { records.push_back(record); }});
+  world.executor.clock = &world.clock;
+  world.executor.step_ns = 7'000'000;
+  for (const char* name : {"a", "b"}) {
+    world.files.put(std::string("/") + name, name[0] == 'a' ? 11 : 22);
+    world.command(AdapterAction::kLoad, name, std::string("/") + name);
+  }
+  world.run();
+  ASSERT_TRUE(records.empty());
+  const RequestId first = world.submit(simple(20, 3, 1, {{source_of("a"), 1.0f}}));
+  const RequestId second = world.submit(simple(5, 3, 2, {{source_of("a"), 0.5f}, {source_of("b"), 1.0f}}));
+  const RequestId base = world.submit(simple(1, 2, 3));
+  world.run();
+  ASSERT_EQ(records.size(), 3u);
+  const StepRecord& prompts = records[0];
+  EXPECT_EQ(prompts.ns, 7'000'000);
+  EXPECT_EQ(prompts.admitted, (std::vector<RequestId>{first, second, base}));
+  EXPECT_EQ(prompts.features, (StepFeatures{.prefill_rows = 25,
+                                            .decode_rows = 1,
+                                            .prefill_attended = 20 * 21 / 2 + 5 * 6 / 2,
+                                            .decode_attended = 1,
+                                            .logits_rows = 3,
+                                            .adapters = 2,
+                                            .rank_sum = 8,
+                                            .rank_max = 4,
+                                            .lora_rows = 20 + 2 * 5,
+                                            .lora_row_ranks = 4 * (20 + 2 * 5)}));
+  const StepFeatures& decode = records[1].features;
+  EXPECT_EQ(decode.prefill_rows, 0);
+  EXPECT_EQ(decode.decode_rows, 3);
+  EXPECT_EQ(decode.decode_attended, 21 + 6 + 2);
+  EXPECT_EQ(decode.lora_rows, 1 + 2);
+  EXPECT_TRUE(records[1].admitted.empty());
+  EXPECT_EQ(records[2].features.decode_rows, 2);
+  EXPECT_EQ(records[2].step, records[0].step + 2);
+  world.executor.fail_next = true;
+  world.submit(simple(4, 2, 4));
+  world.run();
+  EXPECT_EQ(records.size(), 3u) << "a step that failed says nothing of time";
+}
+
 }  // namespace
 }  // namespace loralei

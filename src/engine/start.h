@@ -24,6 +24,7 @@
 #include "adapters/load_pool.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "cost/step_features.h"
 #include "device/host/thread_pool.h"
 #include "engine/api.h"
 #include "engine/executor.h"
@@ -78,6 +79,9 @@ struct EngineContext {
   const DeviceOverhead* device_overhead = nullptr;
   const Clock* clock = nullptr;
   LogSink* log = nullptr;
+  // Told of every step that ended well, on the engine thread, which it must not hold up;
+  // empty: nothing is recorded.
+  std::function<void(const StepRecord&)> on_step;
   ThreadPool* pool = nullptr;  // samples rows side by side; null: on the engine thread. Used between steps only.
 };
 

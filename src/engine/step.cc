@@ -338,7 +338,9 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
   if (status.ok()) learn_step(step_ns);
   masks_.step_took(step_ns);
   counters_.step_ms_last = static_cast<double>(step_ns) * 1e-6;
-  counters_.step_s += static_cast<double>(taken_in_ns_ + end_ns - next_begin_ns_) * 1e-9;
+  const int64_t turn_ns = taken_in_ns_ + end_ns - next_begin_ns_;
+  counters_.step_s += static_cast<double>(turn_ns) * 1e-9;
+  if (status.ok() && parts_.on_step) record_step(turn_ns);
   forget_ended();
   collect_replies();
   output_ = nullptr;
@@ -349,6 +351,19 @@ void EngineLoop::learn_step(int64_t ns) {
   for (const PlanGroup& group : planned_.plan.groups)
     load.attended += int64_t{group.row_count} * group.position + int64_t{group.row_count} * (group.row_count + 1) / 2;
   times_.learn(load, ns);
+}
+
+void EngineLoop::record_step(int64_t ns) {
+  record_.step = slot_.batch().step;
+  record_.begin_ns = next_begin_ns_;
+  record_.ns = ns;
+  record_.features = features_of(slot_.batch(), ranks_);
+  record_.admitted.clear();
+  for (const SeqId id : planned_.admitted) {
+    const RequestId request = sequences_.at(id)->request->id;
+    if (record_.admitted.empty() || record_.admitted.back() != request) record_.admitted.push_back(request);
+  }
+  parts_.on_step(record_);
 }
 
 // Nothing can be computed from now on.

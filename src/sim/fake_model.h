@@ -184,10 +184,11 @@ class FakeTier final : public DeviceTier {
   void on_upload(std::function<void(UploadDone&&)> call) override { news = std::move(call); }
   DeviceTierStats stats() const override { return {uploads, 0, 0}; }
 
-  // The oldest upload ends; null: there is none. Whoever ends it tells the loop.
-  std::optional<UploadDone> end_upload(bool well = true) {
+  // The oldest upload ends, or that of `wanted`; null: there is none. Whoever ends it
+  // tells the loop.
+  std::optional<UploadDone> end_upload(bool well = true, std::optional<AdapterVersionId> wanted = {}) {
     for (auto& [version, copy] : copies_) {
-      if (copy.state != State::kOnTheWay) continue;
+      if (copy.state != State::kOnTheWay || (wanted && *wanted != version)) continue;
       ++uploads;
       copy.state = well ? State::kThere : State::kFailed;
       copy.keeps.reset();
@@ -212,6 +213,7 @@ class FakeTier final : public DeviceTier {
     return sum;
   }
   size_t copies() const { return copies_.size(); }
+  bool has(AdapterVersionId version) const { return copies_.count(version) != 0; }  // there, or on its way
   int64_t uploads = 0;
   bool lost = false;  // that is why uploads fail
   std::function<void(UploadDone&&)> news;

@@ -49,6 +49,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup) : setup_(setup), executor(limits
   parts.prefix_cache = setup.prefix_cache;
   parts.speculate = setup.speculate;
   parts.queued = &queued;
+  parts.on_step = setup.on_step;
   loop = std::make_unique<EngineLoop>(std::move(parts));
 }
 

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,6 +39,7 @@ struct WorldOptions {
   int32_t draft_rows = 0;    // rows of logits beside one for every sequence
   int64_t device_bytes = 0;  // of adapters in the executor's own memory; 0: they are used in host memory
   std::shared_ptr<ByteBudget> requests;
+  std::function<void(const StepRecord&)> on_step;
 };
 
 class LoopWorld {

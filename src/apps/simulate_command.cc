@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// loralei simulate: a workload on a profile, under virtual time.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "apps/options.h"
+#include "apps/version.h"
+#include "base/units.h"
+#include "bench/load_rows.h"
+#include "cost/step_log.h"
+#include "sim/simulate.h"
+#include "sys/file.h"
+
+namespace loralei {
+namespace {
+
+struct SimulateFlags {
+  std::string profile, workload, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, json, html;
+  double step_time_ms = 0, slo_first_ms = 0;
+  bool no_prefix_cache = false;
+  sim::SimulationOptions options;
+};
+
+Result<Profile> find_profile(const std::string& name) {
+  if (const auto device = device_profile(name)) return *device;
+  const PosixFileSystem files;
+  const auto text = files.read_all(name, kMiB);
+  if (text.ok()) return parse_profile(*text, name);
+  std::string known;
+  for (const std::string& device : device_names()) known += (known.empty() ? "" : ", ") + device;
+  return Error(text.error()).with_context("--profile is a file or one of " + known);
+}
+
+int64_t sum_of(const sim::SimulatedRun& run, uint64_t EngineStats::*count) {
+  int64_t sum = 0;
+  for (const EngineStats& stats : run.replicas) sum += static_cast<int64_t>(stats.*count);
+  return sum;
+}
+
+void add_machine_rows(const sim::SimulatedRun& run, BenchReport& report) {
+  const auto row = [&](const char* name, const char* unit, double value) {
+    report.rows.push_back(
+        {.name = std::string("simulate.") + name, .unit = unit, .value = value, .min = value, .max = value});
+  };
+  const auto replicas = static_cast<double>(run.replicas.size());
+  const double prompt = static_cast<double>(sum_of(run, &EngineStats::prompt_tokens));
+  row("busy", "ratio",
+      static_cast<double>(run.busy_ns) / (replicas * static_cast<double>(std::max<int64_t>(1, run.end_ns))));
+  row("steps", "steps", static_cast<double>(sum_of(run, &EngineStats::steps)));
+  row("preemptions", "times", static_cast<double>(sum_of(run, &EngineStats::preemptions)));
+  row("prefix_hits", "ratio", prompt > 0 ? static_cast<double>(sum_of(run, &EngineStats::cached_tokens)) / prompt : 0);
+  row("adapter_loads", "loads", static_cast<double>(sum_of(run, &EngineStats::adapter_loads)));
+  row("adapter_loaded_gb", "GB", static_cast<double>(run.loaded_bytes) * 1e-9);
+  row("adapter_evictions", "times", static_cast<double>(sum_of(run, &EngineStats::adapter_evictions)));
+  row("adapter_uploads", "uploads", static_cast<double>(sum_of(run, &EngineStats::adapter_uploads)));
+  int64_t upload_bytes = 0;
+  for (const EngineStats& stats : run.replicas) upload_bytes += stats.adapter_upload_bytes;
+  row("adapter_uploaded_gb", "GB", static_cast<double>(upload_bytes) * 1e-9);
+}
+
+Status finish_options(SimulateFlags& flags) {
+  EngineOptions& engine = flags.options.replica.engine;
+  engine.prefix_cache = !flags.no_prefix_cache;
+  engine.step_time_ns = static_cast<int64_t>(flags.step_time_ms * 1e6);
+  TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, engine.kv_cache_bytes));
+  TRY(parse_size("--adapter-memory", flags.adapter_memory, engine.adapter_bytes));
+  TRY(parse_size("--host-adapter-memory", flags.host_adapter_memory, engine.host_adapter_bytes));
+  return {};
+}
+
+Status run_simulation(SimulateFlags& flags, BenchReport& report) {
+  TRY(finish_options(flags));
+  TRY_ASSIGN(const Profile profile, find_profile(flags.profile));
+  TRY_ASSIGN(const Workload workload, read_workload(flags.workload));
+  if (workload.empty()) return invalid_argument("the workload " + flags.workload + " has no request");
+  std::unique_ptr<StepLog> step_log;
+  if (!flags.step_log.empty()) {
+    if (flags.options.replicas > 1) return invalid_argument("--step-log is for one replica");
+    TRY_ASSIGN(step_log, StepLog::create(flags.step_log));
+    flags.options.replica.on_step = [&step_log](const StepRecord& record) {
+      step_log->add(record);
+      if (record.step % 1024 == 0) step_log->flush(60'000);  // all of it, however fast time goes here
+    };
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate(workload, profile, flags.options));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const auto slo = flags.slo_first_ms > 0 ? std::optional<double>(flags.slo_first_ms * 1e-3) : std::nullopt;
+  add_load_rows("simulate.", summarise(workload, run.requests, run.gaps, slo), slo, report);
+  add_machine_rows(run, report);
+  // What differs from run to run goes elsewhere than what does not.
+  std::fprintf(stderr, "%zu requests and %llu events in %.2f s\n", workload.size(),
+               static_cast<unsigned long long>(run.events), took.count());
+  return {};
+}
+
+int simulate_command(SimulateFlags& flags, const CLI::App& command) {
+  BenchReport report;
+  report.scenario = "simulate";
+  report.version = std::string(version_string()) + " " + commit_string();
+  for (const CLI::Option* option : command.get_options())
+    if (option->count() > 0) report.args[option->get_name()] = CLI::detail::join(option->results(), ",");
+  Status status = run_simulation(flags, report);
+  if (status.ok()) {
+    std::fputs(report_table(report).c_str(), stdout);
+    if (!flags.json.empty()) status = write_text_file(flags.json, report_json(report));
+  }
+  if (status.ok() && !flags.html.empty()) status = write_text_file(flags.html, report_html(report));
+  if (status.ok()) return 0;
+  print_error("simulate", status.error());
+  return 1;
+}
+
+void add_machine_options(CLI::App& command, SimulateFlags& flags) {
+  EngineOptions& engine = flags.options.replica.engine;
+  command.add_option("--max-model-len", engine.max_model_len, "prompt and output tokens (default: the profile's)")
+      ->check(CLI::Range(int64_t{0}, kMaxModelLen));
+  command.add_option("--max-num-seqs", engine.max_sequences, "sequences computed together")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command.add_option("--max-num-batched-tokens", engine.step_tokens, "token rows of one step")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command.add_option("--step-time", flags.step_time_ms, "milliseconds of a step, as of serve (default: its own rule)")
+      ->check(CLI::Range(0.0, 1e6));
+  command.add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes (default: the profile's)");
+  command.add_option("--adapter-memory", flags.adapter_memory, "bytes where steps use them (default: the profile's)");
+  command.add_option("--host-adapter-memory", flags.host_adapter_memory,
+                     "beside a device: bytes in host memory (default: the profile's)");
+  command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "never reuse a prompt's beginning");
+}
+
+}  // namespace
+
+void add_simulate_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "simulate", "Run a workload under virtual time: this server's own scheduling on another machine's speed.");
+  auto flags = std::make_shared<SimulateFlags>();
+  command
+      ->add_option("--profile", flags->profile,
+                   "the machine: a file of loralei profile, or one of " + CLI::detail::join(device_names(), ", "))
+      ->required();
+  command->add_option("--workload", flags->workload, "the requests: a file of loralei workload")->required();
+  command->add_option("--replicas", flags->options.replicas, "so many servers")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command
+      ->add_option("--routing", flags->options.routing,
+                   "which replica gets a request: round-robin, or least (the fewest that have not ended)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, sim::Routing>{
+          {"round-robin", sim::Routing::kRoundRobin}, {"least", sim::Routing::kLeastOutstanding}}))
+      ->default_str("least");
+  command->add_option("--rank", flags->options.rank, "of adapters whose rank the workload does not say")
+      ->check(CLI::Range(1, kMaxLoraRank))
+      ->capture_default_str();
+  command->add_option("--slo-ttft", flags->slo_first_ms, "milliseconds to the first token: how many meet it")
+      ->check(CLI::Range(0.0, 1e9));
+  add_machine_options(*command, *flags);
+  command->add_option("--step-log", flags->step_log, "file that gets a line for every step, of one replica");
+  command->add_option("--json", flags->json, "write the report as JSON");
+  command->add_option("--html", flags->html, "write the report as one HTML page");
+  command->callback([flags, command, &exit_code] { exit_code = simulate_command(*flags, *command); });
+}
+
+}  // namespace loralei

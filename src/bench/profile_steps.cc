@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// loralei profile MODEL: what this machine takes for the model's steps and for its
+// adapters. Requests run closed, in cells of how many are together, how long their prompts
+// are, and whether they use adapters; every step is recorded. All cells run twice: the
+// model is fitted to the steps of the first round and judged on those of the second, which
+// has other prompts in another order.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "base/prng.h"
+#include "bench/generate.h"
+#include "bench/rig.h"
+#include "cost/profile.h"
+#include "engine/adapter_board.h"
+
+namespace loralei {
+namespace {
+
+constexpr int kRanks[] = {8, 16, 32, 64};  // of generated adapters, two of each
+constexpr int kFilesPerRank = 2;
+constexpr int kNewTokensMost = 32, kShortPrompt = 16, kMediumPrompt = 256;
+constexpr int kLoadsEach = 3;
+constexpr int64_t kWaitNs = 100'000'000;
+constexpr double kR2 = 0.96, kMeanError = 0.08;  // targets, on the second round
+
+struct Cell {
+  int together = 1;
+  int prompt_most = kShortPrompt;
+  bool adapters = false;
+};
+
+// Takes the records from the engine's thread.
+class Recorder {
+ public:
+  void add(const StepRecord& record) {
+    const std::lock_guard lock(mutex_);
+    if (record.ns > 0) samples_.push_back({record.features, static_cast<double>(record.ns) * 1e-9});
+  }
+  std::vector<StepSample> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(samples_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<StepSample> samples_;
+};
+
+// Requests and adapter commands, one consumer of the engine's output.
+class Closed {
+ public:
+  Closed(Engine& engine, const Clock& clock, int vocab, int tokens_most)
+      : engine_(engine), clock_(clock), vocab_(vocab), tokens_most_(tokens_most) {}
+
+  // Seconds from the command to its reply.
+  Result<double> command(AdapterAction action, const AdapterSourceSpec& source) {
+    const int64_t begin_ns = clock_.now_ns();
+    const uint64_t ticket = next_id_++;
+    TRY(engine_.command(AdapterCommand{ticket, action, source}));
+    for (;;) {
+      EngineOutput output = take();
+      for (CommandReply& reply : output.replies) {
+        if (reply.ticket != ticket) continue;
+        if (!reply.status.ok()) return std::move(reply.status).error();
+        return static_cast<double>(clock_.now_ns() - begin_ns) * 1e-9;
+      }
+    }
+  }
+  AdapterStatus status(AdapterSourceId source) const {
+    for (const auto& status : board_.list())
+      if (status->source.id == source) return *status;
+    return {};
+  }
+
+  // As many requests as the cell says, one after the other, for so long.
+  Status run(const Cell& cell, std::span<const AdapterSourceSpec> adapters, double seconds, Prng& random) {
+    const int64_t end_ns = clock_.now_ns() + static_cast<int64_t>(seconds * 1e9);
+    std::set<RequestId> running;
+    while (clock_.now_ns() < end_ns || !running.empty()) {
+      while (clock_.now_ns() < end_ns && running.size() < static_cast<size_t>(cell.together)) {
+        TRY_ASSIGN(const RequestId id, ask(cell, adapters, random));
+        running.insert(id);
+      }
+      if (clock_.now_ns() >= end_ns)
+        for (const RequestId id : running) engine_.cancel(id);
+      const EngineOutput output = take();
+      for (const TokenEvent& event : output.tokens) {
+        if (event.end == EndReason::kError) return event.error;
+        if (event.end != EndReason::kNone) running.erase(event.id);
+      }
+    }
+    return {};
+  }
+
+ private:
+  EngineOutput take() {
+    EngineOutput output = engine_.wait_output(kWaitNs);
+    board_.put(output.adapters);
+    return output;
+  }
+  // Between 1 and `most`, small ones likelier: every power of two as likely as the next.
+  static int spread(int most, Prng& random) {
+    return std::clamp(static_cast<int>(std::exp(random.uniform() * std::log(most + 1.0))), 1, most);
+  }
+  Result<RequestId> ask(const Cell& cell, std::span<const AdapterSourceSpec> adapters, Prng& random) {
+    Submit request;
+    request.id = RequestId{next_id_++};
+    request.max_tokens = spread(kNewTokensMost, random);
+    const int prompt = spread(std::min(cell.prompt_most, tokens_most_ - request.max_tokens), random);
+    const int first = vocab_ > 1000 ? 259 : 1;  // plain tokens
+    for (int t = 0; t < prompt; ++t)
+      request.prompt.push_back(static_cast<TokenId>(first + random.below(static_cast<uint64_t>(vocab_ - first))));
+    if (cell.adapters && random.below(8) != 0)
+      request.adapters.push_back({adapters[random.below(adapters.size())].id, 1.0f});
+    request.sampling.temperature = 0;
+    request.ignore_eos = true;
+    const RequestId id = request.id;
+    TRY(engine_.submit(std::move(request)));
+    return id;
+  }
+
+  Engine& engine_;
+  const Clock& clock_;
+  const int vocab_, tokens_most_;
+  AdapterBoard board_;
+  uint64_t next_id_ = 1'000'000;  // beside those of the rig's own runner
+};
+
+Result<std::vector<AdapterSourceSpec>> adapter_files(const BenchOptions& options) {
+  std::vector<std::string> paths = options.adapter_paths;
+  if (paths.empty() && !options.shape.empty()) {
+    for (const int rank : kRanks) {
+      for (int number = 0; number < kFilesPerRank; ++number) {
+        TRY_ASSIGN(std::string path,
+                   generated_adapter(options.cache_dir, options.shape, options.targets, rank, number));
+        paths.push_back(std::move(path));
+      }
+    }
+  }
+  std::vector<AdapterSourceSpec> specs;
+  for (const std::string& path : paths)
+    specs.push_back({{specs.size() + 1}, "profile-" + std::to_string(specs.size()), path});
+  return specs;
+}
+
+// Loads every adapter a few times and leaves them loaded.
+Status measure_loads(Closed& closed, std::span<const AdapterSourceSpec> adapters, Profile& profile) {
+  std::vector<double> gram(4), rhs(2);
+  double bytes_sum = 0, ranks_sum = 0;
+  for (int round = 0; round < kLoadsEach; ++round) {
+    for (const AdapterSourceSpec& adapter : adapters) {
+      if (round > 0) {
+        TRY_ASSIGN([[maybe_unused]] const double dropped_s, closed.command(AdapterAction::kDrop, adapter));
+      }
+      TRY_ASSIGN(const double seconds, closed.command(AdapterAction::kLoad, adapter));
+      const AdapterStatus status = closed.status(adapter.id);
+      if (round == 0) continue;  // its pages came from the disk, perhaps
+      const std::array<double, 2> columns = {1 / seconds, static_cast<double>(status.bytes) / seconds};
+      for (size_t i = 0; i < 2; ++i) {
+        rhs[i] += columns[i];
+        for (size_t j = 0; j < 2; ++j) gram[i * 2 + j] += columns[i] * columns[j];
+      }
+      bytes_sum += static_cast<double>(status.bytes);
+      ranks_sum += status.rank;
+    }
+  }
+  const std::vector<double> cost = solve_nonnegative(gram, rhs);
+  profile.disk.seconds = cost[0];
+  profile.disk.bytes_per_second = cost[1] > 0 ? 1 / cost[1] : 1e12;
+  profile.model.adapter_bytes_per_rank = ranks_sum > 0 ? static_cast<int64_t>(bytes_sum / ranks_sum) : 0;
+  return {};
+}
+
+std::vector<Cell> cells_of(const BenchOptions& options, bool with_adapters, int tokens_most) {
+  std::vector<Cell> cells;
+  const int most = *std::max_element(options.batches.begin(), options.batches.end());
+  for (int together = 1;; together = std::min(2 * together, most)) {
+    for (const int prompt : {kShortPrompt, kMediumPrompt, tokens_most}) {
+      cells.push_back({together, prompt, false});
+      if (with_adapters) cells.push_back({together, prompt, true});
+    }
+    if (together == most) return cells;
+  }
+}
+
+// All cells once, in an order drawn from the seed.
+Result<std::vector<StepSample>> run_round(std::vector<Cell> cells, std::span<const AdapterSourceSpec> adapters,
+                                          double cell_s, uint64_t seed, Closed& closed, Recorder& recorder,
+                                          LogSink& log) {
+  Prng random(seed);
+  for (size_t i = cells.size(); i > 1; --i) std::swap(cells[i - 1], cells[random.below(i)]);
+  auto progress = progress_lines(log, "round " + std::to_string(seed) + " of 2:");
+  recorder.take();
+  for (size_t i = 0; i < cells.size(); ++i) {
+    TRY(closed.run(cells[i], adapters, cell_s, random));
+    progress(static_cast<int64_t>(i + 1), static_cast<int64_t>(cells.size()));
+  }
+  return recorder.take();
+}
+
+void describe_machine(const Rig& rig, const BenchOptions& options, Profile& profile) {
+  const EngineStats stats = rig.host->engine().stats();
+  profile.name = rig.label;
+  profile.source = "measured by loralei profile";
+  profile.model.name = rig.label;
+  profile.model.max_tokens = rig.host->file().config.max_position;
+  profile.model.kv_bytes_per_token = static_cast<int64_t>(rig.kv_bytes_token);
+  const bool on_device = !stats.device.empty();
+  const MemoryShares& shares = on_device ? stats.device_memory : stats;
+  profile.memory.kv_bytes = stats.kv_blocks_total * kKvBlockTokens * profile.model.kv_bytes_per_token;
+  profile.memory.adapter_bytes = shares.adapter_bytes_max;
+  profile.memory.host_adapter_bytes = on_device ? stats.adapter_bytes_max : 0;
+  profile.disk.at_once = std::max(1, options.host.engine.adapter_load_threads);
+  if (on_device && stats.adapter_upload_s > 0 && stats.adapter_upload_bytes > 0) {
+    profile.link =
+        TransferCost{.bytes_per_second = static_cast<double>(stats.adapter_upload_bytes) / stats.adapter_upload_s};
+  }
+}
+
+void add_rows(const Rig& rig, const FitQuality& fit, BenchReport& report) {
+  const std::string prefix = "profile." + rig.label + ".";
+  const auto row = [&](const char* name, const char* unit, double value) {
+    report.rows.push_back({.name = prefix + name, .unit = unit, .value = value, .min = value, .max = value});
+    report.rows.back().samples = static_cast<int>(fit.steps);
+  };
+  row("r2", "ratio", fit.r2);
+  report.targets.push_back({report.rows.back().name, ">=", kR2, fit.r2});
+  row("mean_error", "ratio", fit.mean_error);
+  report.targets.push_back({report.rows.back().name, "<=", kMeanError, fit.mean_error});
+  row("p90_error", "ratio", fit.p90_error);
+  row("mean_bias", "ratio", fit.mean_bias);
+}
+
+}  // namespace
+
+Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& report, Profile& profile) {
+  TRY_ASSIGN(const std::vector<AdapterSourceSpec> adapters, adapter_files(options));
+  Recorder recorder;
+  BenchOptions recorded = options;
+  recorded.host.on_step = [&recorder](const StepRecord& record) { recorder.add(record); };
+  recorded.host.engine.prefix_cache = false;
+  recorded.bounded_steps = true;  // as in a server
+  recorded.new_tokens = kNewTokensMost;
+  const int prompt_most = *std::max_element(options.prompts.begin(), options.prompts.end());
+  Rig rig;
+  TRY(open_rig(recorded, prompt_most, log, rig));
+  const int tokens_most = static_cast<int>(rig.host->engine().max_model_len());
+  Closed closed(rig.host->engine(), rig.clock, rig.vocab, tokens_most);
+  if (!adapters.empty()) TRY(measure_loads(closed, adapters, profile));
+  const std::vector<Cell> cells = cells_of(options, !adapters.empty(), prompt_most);
+  const double cell_s = options.minutes * 60 / (2.0 * static_cast<double>(cells.size()));
+  TRY_ASSIGN(const std::vector<StepSample> learned, run_round(cells, adapters, cell_s, 1, closed, recorder, log));
+  TRY_ASSIGN(const std::vector<StepSample> held_out, run_round(cells, adapters, cell_s, 2, closed, recorder, log));
+  TRY_ASSIGN(profile.step, fit_steps(learned));
+  profile.fit = judge_fit(profile.step, held_out);
+  describe_machine(rig, options, profile);
+  add_rows(rig, *profile.fit, report);
+  return {};
+}
+
+}  // namespace loralei

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Profile: what a machine takes for a model's steps and for its adapters, as measured by
+// `loralei profile` or made by hand. A JSON file, and what `loralei simulate` computes
+// with.
+//
+//   {"format": "loralei-profile", "version": 1, "name": ..., "source": ...,
+//    "model":  {"name", "max_tokens", "kv_bytes_per_token", "adapter_bytes_per_rank"},
+//    "memory": {"kv_bytes", "adapter_bytes", "host_adapter_bytes"},
+//    "step":   {"linear": [[rows, seconds], ...], "<term>": seconds, ...},
+//    "disk":   {"seconds", "bytes_per_second", "at_once"},
+//    "link":   {"seconds", "bytes_per_second"},              only where there is a device
+//    "fit":    {"steps", "r2", "mean_error", "p90_error", "mean_bias"}}     if measured
+//
+// A plain value. Failure: parse_profile() answers a sentence with file and line; unknown
+// keys are errors, so that a misspelt one is not a zero.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "cost/step_fit.h"
+#include "cost/step_model.h"
+
+namespace loralei {
+
+struct ProfiledModel {
+  std::string name;
+  int32_t max_tokens = 0;  // prompt and output together; 0: not stated
+  int64_t kv_bytes_per_token = 0;
+  int64_t adapter_bytes_per_rank = 0;  // of an adapter's bytes in memory
+  friend bool operator==(const ProfiledModel&, const ProfiledModel&) = default;
+};
+
+// Of what computes: the device where there is one.
+struct ProfiledMemory {
+  int64_t kv_bytes = 0, adapter_bytes = 0;
+  int64_t host_adapter_bytes = 0;  // beside a device
+  friend bool operator==(const ProfiledMemory&, const ProfiledMemory&) = default;
+};
+
+// How long bytes take: `seconds` each, and their share of the rate.
+struct TransferCost {
+  double seconds = 0;
+  double bytes_per_second = 0;
+  int32_t at_once = 1;  // so many share nothing; the next one waits
+  double predict_s(int64_t bytes) const { return seconds + static_cast<double>(bytes) / bytes_per_second; }
+  friend bool operator==(const TransferCost&, const TransferCost&) = default;
+};
+
+struct Profile {
+  std::string name, source;  // source: where the numbers are from, for people
+  ProfiledModel model;
+  ProfiledMemory memory;
+  StepModel step;
+  TransferCost disk;                 // an adapter into host memory
+  std::optional<TransferCost> link;  // and on to the device
+  std::optional<FitQuality> fit;
+  friend bool operator==(const Profile&, const Profile&) = default;
+};
+
+// `place` names the file in messages.
+Result<Profile> parse_profile(std::string_view text, const std::string& place);
+std::string profile_text(const Profile& profile);
+
+// Profiles that come with the program, by name (cost/devices.cc says where their numbers
+// are from).
+std::vector<std::string> device_names();
+std::optional<Profile> device_profile(std::string_view name);
+
+}  // namespace loralei

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cost_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace loralei::sim {
+
+Result<bool> LinkTier::hold(std::span<const Adapter* const> adapters) {
+  std::vector<const Adapter*> missing;
+  for (const Adapter* adapter : adapters)
+    if (!memory_.has(adapter->version)) missing.push_back(adapter);
+  TRY_ASSIGN(const bool held, memory_.hold(adapters));
+  if (!held) return false;
+  for (const Adapter* adapter : missing) {
+    const auto cost_ns = static_cast<int64_t>(link_.predict_s(adapter->bytes) * 1e9);
+    free_at_ns_ = std::max(free_at_ns_, kernel_.now_ns()) + cost_ns;
+    ++stats_.uploads;
+    stats_.upload_bytes += adapter->bytes;
+    stats_.upload_ns += cost_ns;
+    kernel_.at(free_at_ns_, EventOrder::kEnded, [this, version = adapter->version] {
+      auto done = memory_.end_upload(true, version);
+      CHECK(done);
+      if (call_) call_(std::move(*done));
+    });
+  }
+  return true;
+}
+
+void CostExecutor::start(const StepBatch& batch) {
+  chosen_.clear();
+  CHECK(batch.choices.size() == batch.logits_rows.size());
+  for (const RowChoice& choice : batch.choices) {
+    CHECK(choice.vocab > 0);
+    chosen_.push_back(next_token_(choice.seed, choice.position));
+  }
+  if (tier_ != nullptr)
+    for (const AdapterVersionId version : batch.adapters) tier_->memory().expect_usable(version);
+  const double seconds = seconds_(batch.step, features_of(batch, ranks_));
+  const int64_t ns = std::max<int64_t>(1, static_cast<int64_t>(seconds * 1e9));
+  busy_ns_ += ns;
+  kernel_.after(ns, EventOrder::kEnded, [this, step = batch.step] { end_step({step, {}}); });
+}
+
+}  // namespace loralei::sim

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replica.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "engine/device_backend.h"
+
+namespace loralei::sim {
+namespace {
+
+// The model as the loop sees it: a vocabulary and an end.
+ModelConfig config_of(int32_t max_model_len) {
+  ModelConfig config = fake_config();
+  config.vocab = kSimulatedVocab;
+  config.max_position = max_model_len;
+  config.eos = {kSimulatedEnd};
+  return config;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Replica>> Replica::create(Kernel& kernel, const Profile& profile, SizedAdapters& adapters,
+                                                 const ReplicaOptions& options, CostExecutor::NextToken next_token,
+                                                 Sink sink) {
+  std::unique_ptr<Replica> replica(new Replica(kernel, std::move(sink)));
+  TRY(replica->start(profile, adapters, options, std::move(next_token)));
+  return replica;
+}
+
+Replica::~Replica() = default;
+
+Status Replica::start(const Profile& profile, SizedAdapters& adapters, const ReplicaOptions& options,
+                      CostExecutor::NextToken next_token) {
+  const EngineOptions& engine = options.engine;
+  const auto stated = [](int64_t bytes, int64_t otherwise) { return bytes > 0 ? bytes : otherwise; };
+  const int64_t block_bytes = profile.model.kv_bytes_per_token * kKvBlockTokens;
+  const int64_t blocks = std::min<int64_t>(stated(engine.kv_cache_bytes, profile.memory.kv_bytes) / block_bytes,
+                                           INT32_MAX / kKvBlockTokens);
+  if (blocks < 1) return too_large("the KV cache needs at least " + std::to_string(block_bytes) + " bytes");
+  const int64_t longest = std::min<int64_t>(
+      stated(engine.max_model_len, stated(profile.model.max_tokens, kMaxModelLen)), blocks * kKvBlockTokens);
+  max_model_len_ = static_cast<int32_t>(std::min<int64_t>(longest, kMaxModelLen));
+  const int64_t adapter_bytes = stated(engine.adapter_bytes, profile.memory.adapter_bytes);
+  const int64_t host_bytes =
+      profile.link ? stated(engine.host_adapter_bytes, profile.memory.host_adapter_bytes) : adapter_bytes;
+  ledger_ = std::make_unique<Ledger>(std::max<int64_t>(host_bytes, 1));
+
+  const ModelConfig config = config_of(max_model_len_);
+  EngineOptions limited = engine;
+  limited.max_model_len = max_model_len_;
+  limited.speculate = Speculation::kOff;
+  const ModelLimits limits = step_limits(limited, config);
+  CostExecutor::StepSeconds seconds = options.step_seconds;
+  if (!seconds)
+    seconds = [&profile](uint64_t, const StepFeatures& features) { return profile.step.predict_s(features); };
+  auto tier = profile.link ? std::make_unique<LinkTier>(kernel_, *profile.link, adapter_bytes) : nullptr;
+  executor_ =
+      std::make_unique<CostExecutor>(kernel_, limits, std::move(seconds), std::move(next_token), std::move(tier));
+  executor_->on_done([this](StepDone&& done) { deliver(std::move(done)); });
+  if (DeviceTier* const device = executor_->device_tier())
+    device->on_upload([this](UploadDone&& done) { deliver(std::move(done)); });
+  loads_ = std::make_unique<SimulatedLoads>(kernel_, profile.disk, adapters,
+                                            [this](LoadDone&& done) { deliver(std::move(done)); });
+  LoopParts parts;
+  parts.executor = executor_.get();
+  parts.kv = KvCache::create_ids(static_cast<int32_t>(blocks), engine.prefix_cache, kernel_.clock());
+  parts.config = config;
+  parts.eos = config.eos;
+  parts.ledger = ledger_.get();
+  parts.clock = &kernel_.clock();
+  parts.log = &log_;
+  parts.on_step = options.on_step;
+  parts.start_load = [this](LoadJob&& job) { return loads_->start(std::move(job)); };
+  parts.set_budget = [](int64_t blocks_wanted, const RoomMaker& room) {
+    return room.resize_kv(static_cast<int32_t>(blocks_wanted));
+  };
+  parts.registry.loads_max = profile.disk.at_once;
+  parts.registry.rank_max = limits.rank_max;
+  parts.max_model_len = max_model_len_;
+  parts.max_sequences = std::min({std::max(1, engine.max_sequences), limits.rows_max, limits.logits_rows_max});
+  parts.step_tokens = std::clamp(engine.step_tokens, parts.max_sequences, limits.rows_max);
+  parts.step_time_ns = engine.step_time_ns;
+  parts.prefix_cache = engine.prefix_cache;
+  parts.speculate = Speculation::kOff;
+  parts.queued = &queued_;
+  loop_ = std::make_unique<EngineLoop>(std::move(parts));
+  return {};
+}
+
+void Replica::submit(Submit request) {
+  outstanding_ += request.choices;
+  queued_.fetch_add(1);
+  deliver(Arrival{std::move(request), kernel_.now_ns()});
+}
+
+void Replica::deliver(Message message) {
+  messages_.push_back(std::move(message));
+  wake();
+}
+
+void Replica::wake() {
+  if (std::exchange(turn_planned_, true)) return;
+  kernel_.after(0, EventOrder::kDecision, [this] {
+    turn_planned_ = false;
+    turn();
+  });
+}
+
+// As the engine's thread: what has arrived, then a step or the time to look again.
+void Replica::turn() {
+  ++turns_;
+  loop_->receive(messages_, output_);
+  emit();
+  if (loop_->in_flight()) return;
+  const Next next = loop_->next(kernel_.now_ns(), output_);
+  emit();
+  if (next.step != nullptr) return executor_->start(*next.step);
+  if (next.wake_at_ns == Next::kNever) return;
+  kernel_.at(std::max(next.wake_at_ns, kernel_.now_ns()), EventOrder::kDecision, [this, turn = turns_] {
+    if (turn == turns_ && !turn_planned_) this->turn();
+  });
+}
+
+void Replica::emit() {
+  if (output_.empty()) return;
+  for (const TokenEvent& event : output_.tokens) outstanding_ -= event.end != EndReason::kNone ? 1 : 0;
+  sink_(output_);
+  output_.adapters.clear();
+  output_.replies.clear();
+  output_.tokens.clear();
+}
+
+EngineStats Replica::stats() const {
+  EngineStats stats;
+  loop_->fill_stats(stats);
+  return stats;
+}
+
+}  // namespace loralei::sim

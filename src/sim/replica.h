@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replica: one engine loop on the kernel's clock, with a profile in the place of a
+// machine. It takes messages as the engine's inbox does, and turns the loop where the
+// engine's thread would.
+//
+// Thread: one; any number of replicas live on one kernel. Ownership: owns the loop and
+// what it stands on; borrows kernel, profile and adapters. Failure: create() answers the
+// sentence that a server would end its start with.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/loop.h"
+#include "memory/ledger.h"
+#include "sim/cost_executor.h"
+#include "sim/sized_adapters.h"
+
+namespace loralei::sim {
+
+struct ReplicaOptions {
+  EngineOptions engine;                    // as a server's; bytes that are 0 are the profile's
+  CostExecutor::StepSeconds step_seconds;  // empty: what the profile predicts
+  std::function<void(const StepRecord&)> on_step;
+};
+
+class Replica {
+ public:
+  using Sink = std::function<void(const EngineOutput&)>;
+  static Result<std::unique_ptr<Replica>> create(Kernel& kernel, const Profile& profile, SizedAdapters& adapters,
+                                                 const ReplicaOptions& options, CostExecutor::NextToken next_token,
+                                                 Sink sink);
+  ~Replica();
+
+  void submit(Submit request);
+  void deliver(Message message);
+  int32_t max_model_len() const { return max_model_len_; }
+  int32_t outstanding() const { return outstanding_; }  // requests that have not ended
+  EngineStats stats() const;
+  int64_t busy_ns() const { return executor_->busy_ns(); }
+  int64_t loaded_bytes() const { return loads_->bytes(); }
+  void check() const { loop_->check(); }
+
+ private:
+  Replica(Kernel& kernel, Sink sink) : kernel_(kernel), sink_(std::move(sink)) {}
+  Status start(const Profile& profile, SizedAdapters& adapters, const ReplicaOptions& options,
+               CostExecutor::NextToken next_token);
+  void wake();
+  void turn();
+  void emit();
+
+  Kernel& kernel_;
+  const Sink sink_;
+  NullLogSink log_;
+  std::unique_ptr<Ledger> ledger_;
+  std::unique_ptr<CostExecutor> executor_;
+  std::unique_ptr<SimulatedLoads> loads_;
+  std::unique_ptr<EngineLoop> loop_;
+  std::atomic<int32_t> queued_{0};
+  std::vector<Message> messages_;
+  EngineOutput output_;
+  bool turn_planned_ = false;
+  uint64_t turns_ = 0;
+  int32_t max_model_len_ = 0, outstanding_ = 0;
+};
+
+}  // namespace loralei::sim

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/simulate.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/validate.h"
+
+namespace loralei::sim {
+namespace {
+
+// A simulated month behind the last arrival.
+constexpr int64_t kPatienceNs = int64_t{30} * 86'400 * 1'000'000'000;
+constexpr const char* kNeverEnds =
+    "the simulation does not end a month behind the last arrival: the machine is too slow for this workload, or "
+    "somebody "
+    "waits for nothing";
+
+uint64_t name_hash(const std::string& name) {
+  uint64_t hash = 1;
+  for (const char c : name) hash = mix(hash, static_cast<uint8_t>(c));
+  return hash;
+}
+
+TokenId token_of(uint64_t text, int32_t position) {
+  const uint64_t hash = mix(text, static_cast<uint64_t>(position));
+  return kSimulatedFirst + static_cast<TokenId>(hash % (kSimulatedVocab - kSimulatedFirst));
+}
+
+class Simulation {
+ public:
+  Simulation(const Workload& workload, const Profile& profile, const SimulationOptions& options)
+      : workload_(workload), profile_(profile), options_(options) {}
+
+  Result<SimulatedRun> run() {
+    run_.requests.resize(workload_.size());
+    last_token_ns_.assign(workload_.size(), -1);
+    add_adapters();
+    for (int32_t i = 0; i < options_.replicas; ++i) {
+      TRY_ASSIGN(std::unique_ptr<Replica> replica,
+                 Replica::create(
+                     kernel_, profile_, adapters_, options_.replica,
+                     [this](uint64_t seed, uint64_t position) { return next_token(seed, position); },
+                     [this](const EngineOutput& output) { take(output); }));
+      replicas_.push_back(std::move(replica));
+    }
+    register_adapters();
+    plan_arrival();
+    const int64_t last_ns = workload_.empty() ? 0 : workload_.back().at_ns;
+    while (kernel_.step()) {
+      if (options_.check)
+        for (const auto& replica : replicas_) replica->check();
+      if (kernel_.now_ns() - last_ns > kPatienceNs) return internal_error(kNeverEnds);
+    }
+    TRY(judge());
+    for (const auto& replica : replicas_) {
+      run_.replicas.push_back(replica->stats());
+      run_.busy_ns += replica->busy_ns();
+      run_.loaded_bytes += replica->loaded_bytes();
+    }
+    run_.end_ns = kernel_.now_ns();
+    run_.events = kernel_.events();
+    return std::move(run_);
+  }
+
+ private:
+  void add_adapters() {
+    const int64_t rank_bytes = std::max<int64_t>(1, profile_.model.adapter_bytes_per_rank);
+    for (const WorkloadRequest& request : workload_) {
+      if (request.adapter.empty() || sources_.count(request.adapter) != 0) continue;
+      const int32_t rank = request.rank > 0 ? request.rank : options_.rank;
+      sources_.emplace(request.adapter, AdapterSourceId{sources_.size() + 1});
+      adapters_.add("/" + request.adapter, {.bytes = rank * rank_bytes, .rank = rank});
+    }
+  }
+  void register_adapters() {
+    for (const auto& replica : replicas_) {
+      for (const auto& [name, source] : sources_)
+        replica->deliver(AdapterCommand{++tickets_, AdapterAction::kAdd, {source, name, "/" + name}});
+    }
+  }
+
+  // One arrival at a time: the next is planned when the one before has come.
+  void plan_arrival() {
+    if (next_ == workload_.size()) return;
+    kernel_.at(std::max(workload_[next_].at_ns, kernel_.now_ns()), EventOrder::kArrival, [this] {
+      const size_t index = next_++;
+      arrive(index);
+      plan_arrival();
+    });
+  }
+
+  Replica& choose() {
+    if (options_.routing == Routing::kRoundRobin) return *replicas_[turn_++ % replicas_.size()];
+    const auto fewer = [](const auto& a, const auto& b) { return a->outstanding() < b->outstanding(); };
+    return **std::min_element(replicas_.begin(), replicas_.end(), fewer);
+  }
+
+  void arrive(size_t index) {
+    const WorkloadRequest& request = workload_[index];
+    Replica& replica = choose();
+    Submit submit;
+    submit.id = RequestId{index + 1};
+    submit.prompt = prompt_of(index);
+    if (!request.adapter.empty()) submit.adapters.push_back({sources_.at(request.adapter), 1.0f});
+    submit.sampling.temperature = 0;
+    submit.sampling.seed = index;
+    submit.app_id = request.app;
+    // What a client would say that does not know how long the answer will be.
+    submit.max_tokens = std::max(1, replica.max_model_len() - request.prompt_tokens);
+    if (!validate_submit(submit, {.max_model_len = replica.max_model_len()}).ok()) {
+      ServedRequest& served = run_.requests[index];
+      served.failed = true;
+      served.end_ns = kernel_.now_ns();
+      return;
+    }
+    replica.submit(std::move(submit));
+  }
+
+  // Tokens of shared prefixes follow from their names, the others from the request.
+  std::vector<TokenId> prompt_of(size_t index) const {
+    const WorkloadRequest& request = workload_[index];
+    std::vector<TokenId> prompt;
+    prompt.reserve(static_cast<size_t>(request.prompt_tokens));
+    const auto fill = [&](uint64_t text, int32_t end) {
+      for (auto at = static_cast<int32_t>(prompt.size()); at < end; ++at) prompt.push_back(token_of(text, at));
+    };
+    for (const WorkloadPrefix& prefix : request.prefixes) fill(name_hash(prefix.id), prefix.tokens);
+    fill(mix(77, index), request.prompt_tokens);
+    return prompt;
+  }
+
+  TokenId next_token(uint64_t seed, uint64_t position) const {
+    const WorkloadRequest& request = workload_[seed];
+    const auto at = static_cast<int32_t>(position);
+    const bool last = at + 1 >= request.prompt_tokens + request.output_tokens;
+    return last ? kSimulatedEnd : token_of(mix(78, seed), at);
+  }
+
+  void take(const EngineOutput& output) {
+    const int64_t now_ns = kernel_.now_ns();
+    for (const TokenEvent& event : output.tokens) {
+      const size_t index = event.id.value - 1;
+      ServedRequest& served = run_.requests.at(index);
+      if (served.end_ns >= 0) wrong(index, "ended twice (S1)");
+      served.cached_tokens += event.cached_tokens;
+      if (event.has_token) {
+        ++served.tokens;
+        if (served.first_ns < 0) served.first_ns = now_ns;
+        if (last_token_ns_[index] >= 0) run_.gaps.add(now_ns - last_token_ns_[index]);
+        last_token_ns_[index] = now_ns;
+      }
+      if (event.end == EndReason::kNone) continue;
+      served.end_ns = now_ns;
+      served.failed = event.end == EndReason::kError || event.end == EndReason::kCancelled;
+    }
+  }
+
+  void wrong(size_t index, const std::string& what) {
+    if (wrong_.empty()) wrong_ = "request " + std::to_string(index + 1) + " of the workload " + what;
+  }
+
+  Status judge() {
+    for (size_t i = 0; i < workload_.size(); ++i) {
+      const WorkloadRequest& request = workload_[i];
+      const ServedRequest& served = run_.requests[i];
+      if (served.end_ns < 0) wrong(i, "never ended (S1, S5)");
+      if (served.failed) continue;
+      const int32_t tokens = std::min(request.output_tokens, replicas_[0]->max_model_len() - request.prompt_tokens);
+      if (served.tokens != tokens) wrong(i, "has another number of tokens (S2)");
+      if (served.first_ns < request.at_ns || served.end_ns < served.first_ns)
+        wrong(i, "was answered before it was due (S3)");
+    }
+    for (const auto& replica : replicas_) {
+      const EngineStats stats = replica->stats();
+      const bool rests = stats.running + stats.waiting + stats.waiting_for_adapter + stats.held == 0 &&
+                         stats.kv_blocks_used == 0 && stats.idle_adapter_bytes == stats.adapter_bytes;
+      if (!rests && wrong_.empty()) wrong_ = "a replica holds something at the end (S4)";
+    }
+    if (wrong_.empty()) return {};
+    return internal_error("the simulation is wrong: " + wrong_ + "; please report this with the command");
+  }
+
+  const Workload& workload_;
+  const Profile& profile_;
+  const SimulationOptions& options_;
+  Kernel kernel_;
+  SizedAdapters adapters_;
+  std::map<std::string, AdapterSourceId> sources_;
+  std::vector<std::unique_ptr<Replica>> replicas_;
+  std::vector<int64_t> last_token_ns_;
+  SimulatedRun run_;
+  std::string wrong_;
+  size_t next_ = 0, turn_ = 0;
+  uint64_t tickets_ = 0;
+};
+
+}  // namespace
+
+Result<SimulatedRun> simulate(const Workload& workload, const Profile& profile, const SimulationOptions& options) {
+  if (options.replicas < 1) return invalid_argument("there must be at least one replica");
+  return Simulation(workload, profile, options).run();
+}
+
+}  // namespace loralei::sim

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// simulate(): a workload under virtual time, on replicas that are the real engine loop
+// with a profile in the place of a machine (mechanisms §9).
+//
+// What must hold of every run, and is looked at in every run:
+//   S1  every request ends exactly once
+//   S2  one that ends well has its number of tokens, or what the longest text leaves
+//   S3  nothing is answered before it is due, nothing ends before its first token
+//   S4  at the end nobody runs or waits, and no KV block and no adapter is in use
+//   S5  a replica that has somebody to compute computes, or waits for something that is
+//       under way: time never stands still while somebody waits
+// And by its tests: two runs of one seed print the same bytes; what a request's answer
+// will be like changes nothing before it has ended.
+//
+// Thread: one; a pure function of its arguments. Failure: a sentence where the options
+// cannot be served, or where something of the above does not hold (a defect).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cost/profile.h"
+#include "sim/replica.h"
+#include "workload/served.h"
+#include "workload/workload.h"
+
+namespace loralei::sim {
+
+enum class Routing : uint8_t { kRoundRobin, kLeastOutstanding };
+
+struct SimulationOptions {
+  ReplicaOptions replica;
+  int32_t replicas = 1;
+  Routing routing = Routing::kLeastOutstanding;
+  int32_t rank = 16;   // of adapters whose rank the workload does not say
+  bool check = false;  // every invariant of every loop after every event, for tests
+};
+
+struct SimulatedRun {
+  std::vector<ServedRequest> requests;  // beside the workload's
+  GapCounts gaps;
+  std::vector<EngineStats> replicas;  // at the end
+  int64_t end_ns = 0, busy_ns = 0;    // busy: of all replicas together
+  int64_t loaded_bytes = 0;           // of adapters, from disk
+  uint64_t events = 0;
+};
+
+Result<SimulatedRun> simulate(const Workload& workload, const Profile& profile, const SimulationOptions& options);
+
+}  // namespace loralei::sim

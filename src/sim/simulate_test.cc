@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/prng.h"
+
+namespace loralei::sim {
+namespace {
+
+// A millisecond a row, ten for a step, and an adapter's bytes at a gigabyte a second.
+Profile some_profile(bool with_link) {
+  Profile profile;
+  profile.name = "made";
+  profile.model = {.name = "made", .max_tokens = 2048, .kv_bytes_per_token = 1000, .adapter_bytes_per_rank = 1'000'000};
+  profile.memory = {.kv_bytes = 16'000'000, .adapter_bytes = 200'000'000, .host_adapter_bytes = 400'000'000};
+  profile.step.linear = {{1, 0.011}, {101, 0.111}};
+  profile.disk = {.seconds = 0.005, .bytes_per_second = 1e9, .at_once = 2};
+  if (with_link) profile.link = TransferCost{.seconds = 0, .bytes_per_second = 10e9};
+  return profile;
+}
+
+Workload some_workload(uint64_t seed, int count, int adapters, double per_s) {
+  Prng random(seed);
+  Workload workload;
+  double at_s = 0;
+  for (int i = 0; i < count; ++i) {
+    at_s += -std::log(1 - random.uniform()) / per_s;
+    WorkloadRequest request;
+    request.at_ns = static_cast<int64_t>(at_s * 1e9);
+    const auto adapter = random.below(static_cast<uint64_t>(adapters) + 1);
+    if (adapter > 0) {
+      request.adapter = "a" + std::to_string(adapter);
+      request.rank = 8 << (adapter % 4);
+    }
+    request.prompt_tokens = static_cast<int32_t>(1 + random.below(300));
+    request.output_tokens = static_cast<int32_t>(1 + random.below(40));
+    if (random.below(3) == 0) {
+      request.prefixes.push_back({"doc" + std::to_string(random.below(4)), std::min(64, request.prompt_tokens)});
+    }
+    workload.push_back(request);
+  }
+  return workload;
+}
+
+TEST(Simulate, ALoneRequestTakesWhatTheProfileSays) {
+  const Workload workload = {{.at_ns = 5'000'000'000, .prompt_tokens = 100, .output_tokens = 3}};
+  SimulationOptions options{.check = true};
+  options.replica.engine.step_time_ns = kStepTimeUnbounded;
+  const auto run = simulate(workload, some_profile(false), options);
+  ASSERT_TRUE(run.ok()) << run.error().message;
+  const ServedRequest& served = run->requests[0];
+  EXPECT_EQ(served.tokens, 3);
+  EXPECT_EQ(served.first_ns, 5'000'000'000 + 110'000'000);
+  EXPECT_EQ(served.end_ns, 5'000'000'000 + 110'000'000 + 2 * 11'000'000);
+  EXPECT_EQ(run->gaps.count(), 2);
+}
+
+TEST(Simulate, AnAdapterIsLoadedFromTheDiskAndOverTheLink) {
+  Workload workload = {{.at_ns = 0, .adapter = "a", .rank = 16, .prompt_tokens = 100, .output_tokens = 1}};
+  workload.push_back(workload[0]);
+  workload[1].at_ns = 10'000'000'000;
+  SimulationOptions options{.check = true};
+  options.replica.engine.step_time_ns = kStepTimeUnbounded;
+  options.replica.engine.prefix_cache = false;
+  for (const bool with_link : {false, true}) {
+    SCOPED_TRACE(with_link);
+    const auto run = simulate(workload, some_profile(with_link), options);
+    ASSERT_TRUE(run.ok()) << run.error().message;
+    const int64_t load_ns = 5'000'000 + 16'000'000, upload_ns = with_link ? 1'600'000 : 0;
+    EXPECT_EQ(run->requests[0].first_ns, load_ns + upload_ns + 110'000'000);
+    EXPECT_EQ(run->requests[1].first_ns - workload[1].at_ns, 110'000'000) << "it is there";
+    EXPECT_EQ(run->loaded_bytes, 16'000'000);
+  }
+}
+
+std::string bytes_of(const SimulatedRun& run) {
+  std::string text;
+  for (const ServedRequest& served : run.requests)
+    text += std::to_string(served.first_ns) + " " + std::to_string(served.end_ns) + " " +
+            std::to_string(served.cached_tokens) + "\n";
+  return text + std::to_string(run.events) + " " + std::to_string(run.end_ns);
+}
+
+TEST(Simulate, WhatMustHoldHoldsAndARunIsRepeated) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    const Workload workload = some_workload(seed, 100, static_cast<int>(random.below(40)), 2 + 8 * random.uniform());
+    const Profile profile = some_profile(seed % 2 == 0);
+    SimulationOptions options{.replicas = static_cast<int32_t>(1 + random.below(3)), .check = true};
+    options.routing = seed % 3 == 0 ? Routing::kRoundRobin : Routing::kLeastOutstanding;
+    options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(16));
+    const auto first = simulate(workload, profile, options);
+    ASSERT_TRUE(first.ok()) << first.error().message;
+    const auto second = simulate(workload, profile, options);
+    ASSERT_TRUE(second.ok());
+    EXPECT_EQ(bytes_of(*first), bytes_of(*second));
+    EXPECT_EQ(first->replicas.size(), static_cast<size_t>(options.replicas));
+  }
+}
+
+// How long an answer will be is known when it has ended, and not before.
+TEST(Simulate, NobodyReadsTheFuture) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const Workload workload = some_workload(seed, 120, 10, 6);
+    const Profile profile = some_profile(seed % 2 == 0);
+    const auto steps_of = [&](const Workload& one, std::vector<StepRecord>& steps) {
+      SimulationOptions options;
+      options.replica.engine.max_sequences = 6;
+      options.replica.on_step = [&](const StepRecord& record) { steps.push_back(record); };
+      return simulate(one, profile, options);
+    };
+    std::vector<StepRecord> before, after;
+    const auto run = steps_of(workload, before);
+    ASSERT_TRUE(run.ok()) << run.error().message;
+    const size_t changed = seed * 5;
+    Workload other = workload;
+    other[changed].output_tokens += 50;
+    ASSERT_TRUE(steps_of(other, after).ok());
+    size_t same = 0;
+    while (same < before.size() && before[same].begin_ns < run->requests[changed].end_ns) {
+      ASSERT_EQ(before[same], after.at(same)) << "step " << same;
+      ++same;
+    }
+    EXPECT_GT(same, 0u);
+    EXPECT_NE(before, after);
+  }
+}
+
+TEST(Simulate, WhatCanNeverBeServedFailsAlone) {
+  Workload workload = some_workload(1, 5, 0, 1);
+  workload[2].prompt_tokens = 5000;  // longer than any text
+  workload[3].adapter = "huge";
+  workload[3].rank = 300;  // more than there is room for
+  const auto run = simulate(workload, some_profile(false), {.check = true});
+  ASSERT_TRUE(run.ok()) << run.error().message;
+  for (size_t i = 0; i < workload.size(); ++i) EXPECT_EQ(run->requests[i].failed, i == 2 || i == 3) << i;
+  Profile tiny = some_profile(false);
+  tiny.memory.kv_bytes = 100;
+  EXPECT_FALSE(simulate(workload, tiny, {}).ok());
+  EXPECT_FALSE(simulate(workload, some_profile(false), {.replicas = 0}).ok());
+}
+
+}  // namespace
+}  // namespace loralei::sim

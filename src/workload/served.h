@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What became of a workload's requests, live or simulated, and what that says: times to
+// the first token, between tokens and to the end, by rank of the adapter and by length of
+// the prompt.
+//
+// Plain values and pure functions. Times are from the start of the workload; a request's
+// clock starts when it is due, not when it was sent. A percentile is the smallest value
+// that so many reach (nearest rank). Percentiles of gaps are exact to 1 %.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "workload/workload.h"
+
+namespace loralei {
+
+struct ServedRequest {
+  int64_t first_ns = -1, end_ns = -1;  // -1: it never came
+  int32_t tokens = 0;                  // of the answer
+  int32_t cached_tokens = 0;           // of the prompt
+  bool failed = false;                 // it ended with an error, or was refused
+};
+
+// Counts of durations in buckets that are 1 % wide.
+class GapCounts {
+ public:
+  void add(int64_t ns);
+  void add(const GapCounts& other);
+  int64_t count() const { return count_; }
+  double percentile_s(double share) const;  // 0 where there is none
+
+ private:
+  static size_t bucket_of(int64_t ns);
+  std::vector<int64_t> buckets_;
+  int64_t count_ = 0;
+};
+
+// `share` of 0.99: the 99th percentile. 0 where there is no value.
+double percentile(std::vector<double> values, double share);
+
+struct Percentiles {
+  double p50 = 0, p90 = 0, p99 = 0;
+};
+Percentiles percentiles_of(std::vector<double> values);
+
+// Requests that have something in common.
+struct ServedClass {
+  std::string name;  // "all", "rank_16", "base", "prompt_1k"
+  int64_t requests = 0, failed = 0;
+  Percentiles first_s, end_s;  // of those that ended well
+  double mean_first_s = 0;
+};
+
+struct ServedSummary {
+  std::vector<ServedClass> classes;             // all, by rank, by length of the prompt
+  Percentiles gap_s;                            // between two tokens
+  double seconds = 0;                           // from the start to the last end
+  double requests_per_s = 0, tokens_per_s = 0;  // that ended well, of answers
+  // Of those that ended well, the first token within the objective, a second; 0 without.
+  double good_per_s = 0;
+};
+
+// `served` beside `workload`. slo_first_s: the objective for the first token.
+ServedSummary summarise(std::span<const WorkloadRequest> workload, std::span<const ServedRequest> served,
+                        const GapCounts& gaps, std::optional<double> slo_first_s);
+
+}  // namespace loralei
