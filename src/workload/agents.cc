@@ -7,6 +7,7 @@
 #include <numeric>
 #include <queue>
 #include <tuple>
+#include <unordered_set>
 #include <vector>
 
 #include "base/printable.h"
@@ -53,7 +54,10 @@ class AgentFile {
     const std::string app(table_.cell(row, columns_[0]));
     const std::string key = app + "/" + std::string(table_.cell(row, columns_[1]));
     TRY_ASSIGN(const double step, table_.number(row, columns_[2], 0, 1e6));
-    if (step == 0) questions_.push_back({.app = app, .key = key});
+    if (step == 0) {
+      if (!keys_.insert(key).second) return table_.wrong(row, columns_[1], "another question than those before");
+      questions_.push_back({.app = app, .key = key});
+    }
     if (questions_.empty() || questions_.back().key != key ||
         step != static_cast<double>(questions_.back().steps.size()))
       return table_.wrong(row, columns_[2], "the next step of the question before, or 0");
@@ -79,6 +83,7 @@ class AgentFile {
   const LengthOptions& lengths_;
   std::vector<size_t> columns_;
   std::vector<AgentQuestion> questions_;
+  std::unordered_set<std::string> keys_;  // of these
 };
 
 // Gives the questions in a new order each time all have come.

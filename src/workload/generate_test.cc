@@ -170,6 +170,7 @@ TEST_F(GenerateTest, WrongPrefixesHaveTheirSentence) {
   const auto steps = [&](const std::string& row) { return said("agents:1:" + file("s.csv", kSteps + row), ""); };
   EXPECT_TRUE(holds(steps("qa,1,2,plan,1,1,0,0\n"), "s.csv:7: the column step holds '2', which is not the next step"));
   EXPECT_TRUE(holds(steps("qa,2,1,plan,1,1,0,0\n"), "s.csv:7: the column step holds '1', which is not the next step"));
+  EXPECT_TRUE(holds(steps("qa,0,0,plan,1,1,0,0\n"), "holds '0', which is not another question than those before"));
   EXPECT_TRUE(holds(steps("qa,1,1,plan,5,1,0,6\n"), "which is not within the step's input_chars"));
   EXPECT_TRUE(holds(steps("qa,1,1,,5,1,0,0\n"), "which is not the name of an agent"));
   const std::string one = kSteps;
