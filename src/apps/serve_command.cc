@@ -346,6 +346,23 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   return {};
 }
 
+constexpr const char* kLogGroup = "API and logs";
+
+void add_log_options(CLI::App& command, ServeFlags& flags) {
+  command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str()
+      ->group(kLogGroup);
+  command
+      .add_option("--step-log", flags.step_log,
+                  "file that gets a line for every step: what it computed and how long that took")
+      ->group(kLogGroup);
+  command.add_option("--log-format", flags.log_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str()
+      ->group(kLogGroup);
+}
+
 }  // namespace
 
 void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::string>& notes) {
@@ -414,7 +431,7 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
       ->capture_default_str()
       ->check(CLI::Range(0, 86400))
       ->group(network);
-  const std::string api = "API and logs";
+  const std::string api = kLogGroup;
   command
       ->add_option("--served-model-name,-a,--alias", serve_options.model_names,
                    "id of the base model (default: last part of its path)")
@@ -442,18 +459,7 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
       ->capture_default_str()
       ->group(api);
   command->add_flag("--no-vllm-metrics", flags->no_vllm_metrics, "leave the aliases under vllm: out")->group(api);
-  command->add_option("--log-level", flags->log_level, "debug, info, warning or error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
-      ->capture_default_str()
-      ->group(api);
-  command
-      ->add_option("--step-log", flags->step_log,
-                   "file that gets a line for every step: what it computed and how long that took")
-      ->group(api);
-  command->add_option("--log-format", flags->log_format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str()
-      ->group(api);
+  add_log_options(*command, *flags);
   add_config_option(*command)->group(api);
   command
       ->add_option(

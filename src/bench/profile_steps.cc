@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // loralei profile MODEL: what this machine takes for the model's steps and for its
-// adapters. Requests run closed, in cells of how many are together, how long their prompts
-// are, and whether they use adapters; every step is recorded. All cells run twice: the
-// model is fitted to the steps of the first round and judged on those of the second, which
-// has other prompts in another order.
+// adapters. Requests run closed, in cells of how many are together, how long their
+// prompts are, and whether they use adapters; every step is recorded. All cells run
+// twice: the fit is made of the steps of the first round and judged on those of the
+// second, which has other prompts in another order.
 #include <algorithm>
 #include <cmath>
 #include <map>

@@ -10,8 +10,8 @@
 //    reading (262 MB a step) is left out.
 //  - attention is not in that table. A row that decodes reads 524,288 bytes of KV for a
 //    position (2 x 32 layers x 4,096 x 2 bytes), a row of a prompt computes as many
-//    operations (4 x 4,096 x 32); at 80 % of the memory's and 40 % of the units' rate that
-//    the maker's data sheets name (A40: 696 GB/s, 149.7 TFLOP/s; A100: 2,039 and 312;
+//    operations (4 x 4,096 x 32); at 80 % of the memory's and 40 % of the units' rate
+//    of the maker's data sheets (A40: 696 GB/s, 149.7 TFLOP/s; A100: 2,039 and 312;
 //    H100: 3,350 and 989).
 //  - LoRA on q, k, v, o: 2,097,152 bytes for a rank, read once a step at the same rate.
 //    Its arithmetic on an A40: Chameleon (2411.17741), figure 2: with rank 128 adapter

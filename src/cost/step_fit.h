@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fitting a StepModel to measured steps, and how well it tells others.
 //
-// Least squares of relative errors without negative parts, so that more of anything never
-// makes a step shorter. Steps that something held up (another process, a page that was
-// read) count less the further they are off (Huber's weights). Points of linear() stand at
-// powers of two of rows, as far as there are steps between them.
+// Least squares of relative errors without negative parts, so that more of anything
+// never makes a step shorter. Steps that something held up (another process, a page that
+// was read) count less the further they are off (Huber's weights). Points of linear()
+// stand at powers of two of rows, as far as there are steps between them.
 //
 // Pure functions. Failure: fit_steps() where there are fewer steps than kFitStepsMin.
 #pragma once

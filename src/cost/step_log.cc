@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cost/step_log.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
-
-#include "sys/os_error.h"
 
 namespace loralei {
 namespace {
@@ -58,8 +53,6 @@ bool parse_line(std::string_view line, StepRecord& record) {
   record.step = static_cast<uint64_t>(step);
   return numbers && take_admitted(line, record.admitted);
 }
-
-int open_log(const std::string& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); }
 
 }  // namespace
 
@@ -129,8 +122,7 @@ StepLog::StepLog(int descriptor)
 }
 
 Result<std::unique_ptr<StepLog>> StepLog::create(const std::string& path) {
-  const int descriptor = open_log(path);
-  if (descriptor < 0) return os_error("cannot write the step log", path, errno);
+  TRY_ASSIGN(const int descriptor, open_for_lines(path));
   return std::unique_ptr<StepLog>(new StepLog(descriptor));
 }
 

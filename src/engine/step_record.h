@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step was, for whoever costs it: StepFeatures of a StepBatch, and the ranks of the
-// adapters that it names.
+// What a step was, for whoever costs it: StepFeatures of a StepBatch, and the ranks of
+// the adapters that it names.
 //
 // Thread: the engine's. Ownership: plain values. Invariant: a version that a batch names
 // was announced and not yet withdrawn (CHECK), as with an Executor. No failure.

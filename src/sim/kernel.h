@@ -3,8 +3,8 @@
 // planned); knows nothing of what they mean.
 //
 // Thread: one. Ownership: owns its events; whoever borrows the clock is outlived by it.
-// Invariants: time never goes back; no event is planned for the past; two kernels that are
-// told the same run the same. Cost: the logarithm of the events that are planned.
+// Invariants: time never goes back; no event is planned for the past; two kernels that
+// are told the same run the same. Cost: the logarithm of the events that are planned.
 #pragma once
 
 #include <cstdint>

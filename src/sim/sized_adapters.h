@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SizedAdapters: adapters that have a size and a rank, and no numbers; SimulatedLoads: the
-// loader threads that bring them into memory at the pace of a disk.
+// SizedAdapters: adapters that have a size and a rank, and no numbers; SimulatedLoads:
+// the loader threads that bring them into memory at the pace of a disk.
 //
 // Thread: one. Ownership: loads borrow the kernel and the adapters. Failure: an adapter
 // that was told to fail answers as a broken file does.

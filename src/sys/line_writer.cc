@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sys/line_writer.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "sys/os_error.h"
 #include "sys/threads.h"
 
 namespace loralei {
@@ -80,6 +82,12 @@ struct LineWriter::State {
   Time write_began{};                // of the write under way, if there is one
   bool ending = false, ended = false;
 };
+
+Result<int> open_for_lines(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor < 0) return os_error("cannot write", path, errno);
+  return descriptor;
+}
 
 LineWriter::LineWriter(int descriptor, DroppedLine dropped_line, Limits limits)
     : state_(std::make_shared<State>(descriptor, std::move(dropped_line), limits)), thread_(start(state_)) {}

@@ -22,9 +22,13 @@
 #include <string>
 #include <thread>
 
+#include "base/result.h"
 #include "base/units.h"
 
 namespace loralei {
+
+// A file for a LineWriter, made or emptied; its descriptor.
+Result<int> open_for_lines(const std::string& path);
 
 class LineWriter {
  public:
