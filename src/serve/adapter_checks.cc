@@ -56,7 +56,9 @@ void AdapterChecks::begin(std::vector<CatalogueEntry> adapters) {
 
 AdapterChecks::State AdapterChecks::wait(int64_t timeout_ms) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return stopped_ || state_.complete(); });
+  // Whoever ends last tells what was found; it may be one that had nothing to look at.
+  changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
+                    [&] { return stopped_ || (state_.complete() && working_ == 0); });
   return state_;
 }
 
