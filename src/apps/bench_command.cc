@@ -251,6 +251,7 @@ void add_profile_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0.05, 600.0))
       ->capture_default_str();
   command->add_option("-o,--output", flags->profile, "the profile's file (default: standard output)");
+  command->add_option("--step-log", options.step_log, "file that gets a line for every step of the measurement");
   command->add_option("--show", flags->shown, "print a profile that comes with the program, to start one by hand from")
       ->check(CLI::IsMember(device_names()));
   command->add_option("--rounds", options.rounds, "without a model: medians are of these")

@@ -156,6 +156,8 @@ void add_simulate_command(CLI::App& app, int& exit_code) {
   command->add_option("--rank", flags->options.rank, "of adapters whose rank the workload does not say")
       ->check(CLI::Range(1, kMaxLoraRank))
       ->capture_default_str();
+  command->add_option("--faults", flags->options.faults,
+                      "a seed: loads fail or take long, clients leave, memory changes, adapters come and go");
   command->add_option("--slo-ttft", flags->slo_first_ms, "milliseconds to the first token: how many meet it")
       ->check(CLI::Range(0.0, 1e9));
   add_machine_options(*command, *flags);

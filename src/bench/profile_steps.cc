@@ -14,6 +14,7 @@
 #include "bench/generate.h"
 #include "bench/rig.h"
 #include "cost/profile.h"
+#include "cost/step_log.h"
 #include "engine/adapter_board.h"
 
 namespace loralei {
@@ -240,7 +241,14 @@ Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& rep
   TRY_ASSIGN(const std::vector<AdapterSourceSpec> adapters, adapter_files(options));
   Recorder recorder;
   BenchOptions recorded = options;
-  recorded.host.on_step = [&recorder](const StepRecord& record) { recorder.add(record); };
+  std::unique_ptr<StepLog> step_log;
+  if (!options.step_log.empty()) {
+    TRY_ASSIGN(step_log, StepLog::create(options.step_log));
+  }
+  recorded.host.on_step = [&recorder, &step_log](const StepRecord& record) {
+    recorder.add(record);
+    if (step_log != nullptr) step_log->add(record);
+  };
   recorded.host.engine.prefix_cache = false;
   recorded.bounded_steps = true;  // as in a server
   recorded.new_tokens = kNewTokensMost;

@@ -39,6 +39,7 @@ struct BenchOptions {
   int together = 0;            // offload: so many requests beside one alone, instead of the policies
   bool bounded_steps = false;  // in time, as a server's; else prompts take all the rows of a step
   double minutes = 3;          // profile: of measuring
+  std::string step_log;        // profile: file that gets every step; empty: none
   int long_prompt = 3000;      // blocking: tokens of one long prompt; four have half of it each
   int resident_pairs = 0;      // offload: a streamed model grown whole beside a loaded one, instead of the policies
   EngineHostOptions host;

@@ -48,17 +48,20 @@ bool solve_used(std::span<const double> gram, std::span<const double> rhs, const
   return true;
 }
 
-// Rows at which linear() has its points: the smallest and the largest step, and powers of
-// two with steps above the point before.
+// Rows at which linear() has its points: the smallest and the largest step, and between
+// them four for every doubling, with steps above the point before.
 std::vector<int32_t> choose_points(std::span<const StepSample> samples) {
   std::vector<int32_t> rows;
   for (const StepSample& sample : samples) rows.push_back(sample.features.rows());
   std::sort(rows.begin(), rows.end());
   std::vector<int32_t> points = {rows.front()};
-  for (int64_t power = 2; power < rows.back(); power *= 2) {
-    const auto point = static_cast<int32_t>(power);
-    const auto next = std::upper_bound(rows.begin(), rows.end(), points.back());
-    if (point > points.back() && next != rows.end() && *next <= point) points.push_back(point);
+  for (int64_t power = 1; power < rows.back(); power *= 2) {
+    for (int64_t quarters = 4; quarters < 8; ++quarters) {
+      const int64_t point = power * quarters / 4;
+      if (point <= points.back() || point >= rows.back()) continue;
+      const auto next = std::upper_bound(rows.begin(), rows.end(), points.back());
+      if (next != rows.end() && *next <= point) points.push_back(static_cast<int32_t>(point));
+    }
   }
   if (rows.back() > points.back()) points.push_back(rows.back());
   return points;

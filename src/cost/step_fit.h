@@ -4,7 +4,8 @@
 // Least squares of relative errors without negative parts, so that more of anything
 // never makes a step shorter. Steps that something held up (another process, a page that
 // was read) count less the further they are off (Huber's weights). Points of linear()
-// stand at powers of two of rows, as far as there are steps between them.
+// stand close, four for every doubling of rows, as far as there are steps between them:
+// kernels take rows in groups.
 //
 // Pure functions. Failure: fit_steps() where there are fewer steps than kFitStepsMin.
 #pragma once

@@ -15,7 +15,7 @@ Result<bool> LinkTier::hold(std::span<const Adapter* const> adapters) {
   TRY_ASSIGN(const bool held, memory_.hold(adapters));
   if (!held) return false;
   for (const Adapter* adapter : missing) {
-    const auto cost_ns = static_cast<int64_t>(link_.predict_s(adapter->bytes) * 1e9);
+    const auto cost_ns = static_cast<int64_t>(faults_.upload_slowness() * link_.predict_s(adapter->bytes) * 1e9);
     free_at_ns_ = std::max(free_at_ns_, kernel_.now_ns()) + cost_ns;
     ++stats_.uploads;
     stats_.upload_bytes += adapter->bytes;

@@ -19,6 +19,7 @@
 #include "engine/executor.h"
 #include "engine/step_record.h"
 #include "sim/fake_model.h"
+#include "sim/faults.h"
 #include "sim/kernel.h"
 
 namespace loralei::sim {
@@ -29,8 +30,8 @@ inline constexpr TokenId kSimulatedFirst = 16;  // of the tokens of texts
 
 class LinkTier final : public DeviceTier {
  public:
-  LinkTier(Kernel& kernel, const TransferCost& link, int64_t bytes_max)
-      : kernel_(kernel), link_(link), memory_(bytes_max) {}
+  LinkTier(Kernel& kernel, const TransferCost& link, int64_t bytes_max, Faults& faults)
+      : kernel_(kernel), link_(link), faults_(faults), memory_(bytes_max) {}
 
   Result<bool> hold(std::span<const Adapter* const> adapters) override;
   Result<bool> arrived(AdapterVersionId version) override { return memory_.arrived(version); }
@@ -43,6 +44,7 @@ class LinkTier final : public DeviceTier {
  private:
   Kernel& kernel_;
   const TransferCost link_;
+  Faults& faults_;
   FakeTier memory_;
   int64_t free_at_ns_ = 0;  // one upload after the other
   DeviceTierStats stats_;

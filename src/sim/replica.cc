@@ -11,6 +11,8 @@
 namespace loralei::sim {
 namespace {
 
+constexpr int64_t kMemoryParts = 1'000'000;
+
 // The model as the loop sees it: a vocabulary and an end.
 ModelConfig config_of(int32_t max_model_len) {
   ModelConfig config = fake_config();
@@ -23,16 +25,16 @@ ModelConfig config_of(int32_t max_model_len) {
 }  // namespace
 
 Result<std::unique_ptr<Replica>> Replica::create(Kernel& kernel, const Profile& profile, SizedAdapters& adapters,
-                                                 const ReplicaOptions& options, CostExecutor::NextToken next_token,
-                                                 Sink sink) {
+                                                 Faults& faults, const ReplicaOptions& options,
+                                                 CostExecutor::NextToken next_token, Sink sink) {
   std::unique_ptr<Replica> replica(new Replica(kernel, std::move(sink)));
-  TRY(replica->start(profile, adapters, options, std::move(next_token)));
+  TRY(replica->start(profile, adapters, faults, options, std::move(next_token)));
   return replica;
 }
 
 Replica::~Replica() = default;
 
-Status Replica::start(const Profile& profile, SizedAdapters& adapters, const ReplicaOptions& options,
+Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& faults, const ReplicaOptions& options,
                       CostExecutor::NextToken next_token) {
   const EngineOptions& engine = options.engine;
   const auto stated = [](int64_t bytes, int64_t otherwise) { return bytes > 0 ? bytes : otherwise; };
@@ -56,14 +58,16 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, const Rep
   CostExecutor::StepSeconds seconds = options.step_seconds;
   if (!seconds)
     seconds = [&profile](uint64_t, const StepFeatures& features) { return profile.step.predict_s(features); };
-  auto tier = profile.link ? std::make_unique<LinkTier>(kernel_, *profile.link, adapter_bytes) : nullptr;
+  auto tier = profile.link ? std::make_unique<LinkTier>(kernel_, *profile.link, adapter_bytes, faults) : nullptr;
   executor_ =
       std::make_unique<CostExecutor>(kernel_, limits, std::move(seconds), std::move(next_token), std::move(tier));
   executor_->on_done([this](StepDone&& done) { deliver(std::move(done)); });
   if (DeviceTier* const device = executor_->device_tier())
     device->on_upload([this](UploadDone&& done) { deliver(std::move(done)); });
-  loads_ = std::make_unique<SimulatedLoads>(kernel_, profile.disk, adapters,
+  loads_ = std::make_unique<SimulatedLoads>(kernel_, profile.disk, adapters, faults,
                                             [this](LoadDone&& done) { deliver(std::move(done)); });
+  blocks_ = blocks;
+  host_bytes_ = host_bytes;
   LoopParts parts;
   parts.executor = executor_.get();
   parts.kv = KvCache::create_ids(static_cast<int32_t>(blocks), engine.prefix_cache, kernel_.clock());
@@ -74,9 +78,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, const Rep
   parts.log = &log_;
   parts.on_step = options.on_step;
   parts.start_load = [this](LoadJob&& job) { return loads_->start(std::move(job)); };
-  parts.set_budget = [](int64_t blocks_wanted, const RoomMaker& room) {
-    return room.resize_kv(static_cast<int32_t>(blocks_wanted));
-  };
+  parts.set_budget = [this](int64_t budget_bytes, const RoomMaker& room) { return apply_memory(budget_bytes, room); };
   parts.registry.loads_max = profile.disk.at_once;
   parts.registry.rank_max = limits.rank_max;
   parts.max_model_len = max_model_len_;
@@ -94,6 +96,19 @@ void Replica::submit(Submit request) {
   outstanding_ += request.choices;
   queued_.fetch_add(1);
   deliver(Arrival{std::move(request), kernel_.now_ns()});
+}
+
+// A budget is a millionth of what there was at the start, so that a share is whole bytes.
+void Replica::set_memory(uint64_t ticket, double share) {
+  deliver(BudgetReady{MemoryCommand{ticket, std::max<int64_t>(1, static_cast<int64_t>(share * kMemoryParts))}, {}});
+}
+
+Status Replica::apply_memory(int64_t parts, const RoomMaker& room) {
+  const int64_t least = kv_blocks_for(max_model_len_);
+  const int64_t blocks = std::max(least, blocks_ * parts / kMemoryParts);
+  TRY(room.resize_kv(static_cast<int32_t>(blocks)));
+  room.shrink_adapters(host_bytes_ / kMemoryParts * parts);
+  return {};
 }
 
 void Replica::deliver(Message message) {

@@ -32,12 +32,15 @@ class Replica {
  public:
   using Sink = std::function<void(const EngineOutput&)>;
   static Result<std::unique_ptr<Replica>> create(Kernel& kernel, const Profile& profile, SizedAdapters& adapters,
-                                                 const ReplicaOptions& options, CostExecutor::NextToken next_token,
-                                                 Sink sink);
+                                                 Faults& faults, const ReplicaOptions& options,
+                                                 CostExecutor::NextToken next_token, Sink sink);
   ~Replica();
 
   void submit(Submit request);
   void deliver(Message message);
+  // So much of the KV cache and of the adapters' memory is left, of what there was at the
+  // start.
+  void set_memory(uint64_t ticket, double share);
   int32_t max_model_len() const { return max_model_len_; }
   int32_t outstanding() const { return outstanding_; }  // requests that have not ended
   EngineStats stats() const;
@@ -47,8 +50,9 @@ class Replica {
 
  private:
   Replica(Kernel& kernel, Sink sink) : kernel_(kernel), sink_(std::move(sink)) {}
-  Status start(const Profile& profile, SizedAdapters& adapters, const ReplicaOptions& options,
+  Status start(const Profile& profile, SizedAdapters& adapters, Faults& faults, const ReplicaOptions& options,
                CostExecutor::NextToken next_token);
+  Status apply_memory(int64_t parts, const RoomMaker& room);
   void wake();
   void turn();
   void emit();
@@ -66,6 +70,7 @@ class Replica {
   bool turn_planned_ = false;
   uint64_t turns_ = 0;
   int32_t max_model_len_ = 0, outstanding_ = 0;
+  int64_t blocks_ = 0, host_bytes_ = 0;  // at the start
 };
 
 }  // namespace loralei::sim

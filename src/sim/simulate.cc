@@ -2,6 +2,7 @@
 #include "sim/simulate.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
@@ -33,7 +34,7 @@ TokenId token_of(uint64_t text, int32_t position) {
 class Simulation {
  public:
   Simulation(const Workload& workload, const Profile& profile, const SimulationOptions& options)
-      : workload_(workload), profile_(profile), options_(options) {}
+      : workload_(workload), profile_(profile), options_(options), faults_(options.faults) {}
 
   Result<SimulatedRun> run() {
     run_.requests.resize(workload_.size());
@@ -42,13 +43,17 @@ class Simulation {
     for (int32_t i = 0; i < options_.replicas; ++i) {
       TRY_ASSIGN(std::unique_ptr<Replica> replica,
                  Replica::create(
-                     kernel_, profile_, adapters_, options_.replica,
+                     kernel_, profile_, adapters_, faults_, options_.replica,
                      [this](uint64_t seed, uint64_t position) { return next_token(seed, position); },
                      [this](const EngineOutput& output) { take(output); }));
       replicas_.push_back(std::move(replica));
     }
     register_adapters();
     plan_arrival();
+    if (faults_.any()) {
+      plan_budget_change();
+      plan_churn();
+    }
     const int64_t last_ns = workload_.empty() ? 0 : workload_.back().at_ns;
     while (kernel_.step()) {
       if (options_.check)
@@ -72,7 +77,7 @@ class Simulation {
     for (const WorkloadRequest& request : workload_) {
       if (request.adapter.empty() || sources_.count(request.adapter) != 0) continue;
       const int32_t rank = request.rank > 0 ? request.rank : options_.rank;
-      sources_.emplace(request.adapter, AdapterSourceId{sources_.size() + 1});
+      sources_.emplace(request.adapter, AdapterSourceId{++last_source_});
       adapters_.add("/" + request.adapter, {.bytes = rank * rank_bytes, .rank = rank});
     }
   }
@@ -117,7 +122,35 @@ class Simulation {
       served.end_ns = kernel_.now_ns();
       return;
     }
+    if (const auto after_ns = faults_.cancel_after_ns())
+      kernel_.after(*after_ns, EventOrder::kArrival, [&replica, id = submit.id] {
+        replica.deliver(Cancel{id, kAllChoices});
+      });
     replica.submit(std::move(submit));
+  }
+
+  // Until the last request has come, and once more: then there is all the memory again.
+  void plan_budget_change() {
+    kernel_.after(faults_.next_budget_change_ns(), EventOrder::kArrival, [this] {
+      const bool last = next_ == workload_.size();
+      for (const auto& replica : replicas_) replica->set_memory(++tickets_, last ? 1.0 : faults_.next_budget());
+      if (!last) plan_budget_change();
+    });
+  }
+  // An adapter is unloaded, and its name means another source from then on.
+  void plan_churn() {
+    if (sources_.empty()) return;
+    kernel_.after(faults_.next_churn_ns(), EventOrder::kArrival, [this] {
+      auto named = sources_.begin();
+      std::advance(named, static_cast<std::ptrdiff_t>(faults_.churned(sources_.size())));
+      const AdapterSourceId before = std::exchange(named->second, AdapterSourceId{++last_source_});
+      for (const auto& replica : replicas_) {
+        replica->deliver(AdapterCommand{++tickets_, AdapterAction::kDrop, {before, "", ""}});
+        replica->deliver(
+            AdapterCommand{++tickets_, AdapterAction::kAdd, {named->second, named->first, "/" + named->first}});
+      }
+      if (next_ < workload_.size()) plan_churn();
+    });
   }
 
   // Tokens of shared prefixes follow from their names, the others from the request.
@@ -187,6 +220,7 @@ class Simulation {
   const Workload& workload_;
   const Profile& profile_;
   const SimulationOptions& options_;
+  Faults faults_;
   Kernel kernel_;
   SizedAdapters adapters_;
   std::map<std::string, AdapterSourceId> sources_;
@@ -195,7 +229,7 @@ class Simulation {
   SimulatedRun run_;
   std::string wrong_;
   size_t next_ = 0, turn_ = 0;
-  uint64_t tickets_ = 0;
+  uint64_t tickets_ = 0, last_source_ = 0;
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 // with a profile in the place of a machine (mechanisms §9).
 //
 // What must hold of every run, and is looked at in every run:
-//   S1  every request ends exactly once
+//   S1  every request ends exactly once, whatever goes wrong
 //   S2  one that ends well has its number of tokens, or what the longest text leaves
 //   S3  nothing is answered before it is due, nothing ends before its first token
 //   S4  at the end nobody runs or waits, and no KV block and no adapter is in use
@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,9 @@ struct SimulationOptions {
   ReplicaOptions replica;
   int32_t replicas = 1;
   Routing routing = Routing::kLeastOutstanding;
-  int32_t rank = 16;   // of adapters whose rank the workload does not say
-  bool check = false;  // every invariant of every loop after every event, for tests
+  int32_t rank = 16;               // of adapters whose rank the workload does not say
+  std::optional<uint64_t> faults;  // a seed (sim/faults.h)
+  bool check = false;              // every invariant of every loop after every event, for tests
 };
 
 struct SimulatedRun {

@@ -145,5 +145,28 @@ TEST(Simulate, WhatCanNeverBeServedFailsAlone) {
   EXPECT_FALSE(simulate(workload, some_profile(false), {.replicas = 0}).ok());
 }
 
+// Loads that fail or take long, clients that leave, other budgets, adapters that come and
+// go: every request ends, nothing is held at the end (S1 to S5, looked at by simulate()).
+TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
+  int64_t failed = 0, served = 0;
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed << "; loralei simulate --faults " << seed
+                                    << " runs a workload with the same faults");
+    Prng random(seed);
+    const Workload workload = some_workload(seed, 40, static_cast<int>(1 + random.below(12)), 3 + 5 * random.uniform());
+    SimulationOptions options{.replicas = static_cast<int32_t>(1 + random.below(2)), .faults = seed};
+    options.check = seed % 25 == 0;
+    options.replica.engine.max_model_len = 1024;
+    options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(8));
+    options.replica.engine.kv_cache_bytes = 1000 * 16 * static_cast<int64_t>(64 + random.below(200));
+    options.replica.engine.adapter_bytes = 130'000'000 + static_cast<int64_t>(random.below(100'000'000));
+    const auto run = simulate(workload, some_profile(seed % 2 == 0), options);
+    ASSERT_TRUE(run.ok()) << run.error().message;
+    for (const ServedRequest& request : run->requests) (request.failed ? failed : served) += 1;
+  }
+  EXPECT_GT(failed, 1000);
+  EXPECT_GT(served, 10000);
+}
+
 }  // namespace
 }  // namespace loralei::sim

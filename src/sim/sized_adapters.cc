@@ -40,12 +40,18 @@ AdapterSource SizedAdapters::source() {
 
 bool SimulatedLoads::start(LoadJob&& job) {
   int64_t delay_ns = 0;
+  bool fails = false;
   if (job.read) {
     const int64_t bytes = adapters_.find(job.path).bytes;
-    delay_ns = static_cast<int64_t>(disk_.predict_s(bytes) * 1e9);
+    delay_ns = static_cast<int64_t>(faults_.load_slowness() * disk_.predict_s(bytes) * 1e9);
+    fails = faults_.load_fails();
     bytes_ += bytes;
   }
-  kernel_.after(delay_ns, EventOrder::kEnded, [this, job = std::move(job)] { done_(run_load_job(source_, job)); });
+  kernel_.after(delay_ns, EventOrder::kEnded, [this, fails, job = std::move(job)] {
+    LoadDone done = run_load_job(source_, job);
+    if (fails) done.load = io_error("the disk did not read " + job.path);
+    done_(std::move(done));
+  });
   return true;
 }
 

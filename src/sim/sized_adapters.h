@@ -2,7 +2,7 @@
 // SizedAdapters: adapters that have a size and a rank, and no numbers; SimulatedLoads:
 // the loader threads that bring them into memory at the pace of a disk.
 //
-// Thread: one. Ownership: loads borrow the kernel and the adapters. Failure: an adapter
+// Thread: one. Ownership: loads borrow the kernel, the adapters and the faults. Failure: an adapter
 // that was told to fail answers as a broken file does.
 #pragma once
 
@@ -14,6 +14,7 @@
 
 #include "adapters/load_pool.h"
 #include "cost/profile.h"
+#include "sim/faults.h"
 #include "sim/kernel.h"
 
 namespace loralei::sim {
@@ -42,8 +43,13 @@ class SizedAdapters {
 class SimulatedLoads {
  public:
   using Done = std::function<void(LoadDone&&)>;
-  SimulatedLoads(Kernel& kernel, const TransferCost& disk, SizedAdapters& adapters, Done done)
-      : kernel_(kernel), disk_(disk), adapters_(adapters), source_(adapters.source()), done_(std::move(done)) {}
+  SimulatedLoads(Kernel& kernel, const TransferCost& disk, SizedAdapters& adapters, Faults& faults, Done done)
+      : kernel_(kernel),
+        disk_(disk),
+        adapters_(adapters),
+        faults_(faults),
+        source_(adapters.source()),
+        done_(std::move(done)) {}
 
   // As LoadPool::start. A look at the stamp costs nothing, a read what the disk takes.
   bool start(LoadJob&& job);
@@ -53,6 +59,7 @@ class SimulatedLoads {
   Kernel& kernel_;
   const TransferCost disk_;
   SizedAdapters& adapters_;
+  Faults& faults_;
   AdapterSource source_;
   const Done done_;
   int64_t bytes_ = 0;

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/faults.h"
+
+#include "workload/draws.h"
+
+namespace loralei::sim {
+namespace {
+
+constexpr double kFailingLoads = 0.05, kSlowLoads = 0.1, kSlowUploads = 0.1, kCancels = 0.15;
+constexpr double kSlowness = 20;
+constexpr double kCancelWithinNs = 5e9, kBudgetEveryNs = 4e9, kChurnEveryNs = 2e9;
+constexpr double kLeastBudget = 0.4;
+
+int64_t some_ns(Prng& random, double mean_ns) { return 1 + static_cast<int64_t>(exponential_draw(random) * mean_ns); }
+
+}  // namespace
+
+Faults::Faults(std::optional<uint64_t> seed)
+    : any_(seed.has_value()),
+      loads_(stream_seed(seed.value_or(0), "loads")),
+      links_(stream_seed(seed.value_or(0), "links")),
+      clients_(stream_seed(seed.value_or(0), "clients")),
+      budgets_(stream_seed(seed.value_or(0), "budgets")),
+      churn_(stream_seed(seed.value_or(0), "churn")) {}
+
+bool Faults::load_fails() { return any_ && loads_.uniform() < kFailingLoads; }
+double Faults::load_slowness() { return any_ && loads_.uniform() < kSlowLoads ? kSlowness : 1; }
+double Faults::upload_slowness() { return any_ && links_.uniform() < kSlowUploads ? kSlowness : 1; }
+
+std::optional<int64_t> Faults::cancel_after_ns() {
+  if (!any_ || clients_.uniform() >= kCancels) return std::nullopt;
+  return static_cast<int64_t>(clients_.uniform() * kCancelWithinNs);
+}
+
+int64_t Faults::next_budget_change_ns() { return some_ns(budgets_, kBudgetEveryNs); }
+double Faults::next_budget() { return kLeastBudget + (1 - kLeastBudget) * budgets_.uniform(); }
+int64_t Faults::next_churn_ns() { return some_ns(churn_, kChurnEveryNs); }
+uint64_t Faults::churned(uint64_t adapters) { return below_draw(churn_, adapters); }
+
+}  // namespace loralei::sim

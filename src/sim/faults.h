@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults: what goes wrong in a simulated run, drawn from a seed. They lie in what the
+// engine stands on (disk, link, clients, memory), never in the engine.
+//
+// Thread: one. Every kind draws from a stream of its own, so that a change of one leaves
+// the others as they were. Without a seed nothing goes wrong.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/prng.h"
+
+namespace loralei::sim {
+
+class Faults {
+ public:
+  Faults() : Faults(std::nullopt) {}
+  explicit Faults(std::optional<uint64_t> seed);
+
+  bool any() const { return any_; }
+  bool load_fails();                         // a read of an adapter ends with an error
+  double load_slowness();                    // how many times as long it takes
+  double upload_slowness();                  // the same of the link
+  std::optional<int64_t> cancel_after_ns();  // a client leaves so long after it has asked
+  int64_t next_budget_change_ns();           // from now
+  double next_budget();                      // the share of the KV cache and the adapters' memory that is left
+  int64_t next_churn_ns();                   // from now: an adapter is unloaded and registered again
+  uint64_t churned(uint64_t adapters);       // which one
+
+ private:
+  const bool any_;
+  Prng loads_, links_, clients_, budgets_, churn_;
+};
+
+}  // namespace loralei::sim
