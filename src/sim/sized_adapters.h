@@ -2,8 +2,8 @@
 // SizedAdapters: adapters that have a size and a rank, and no numbers; SimulatedLoads:
 // the loader threads that bring them into memory at the pace of a disk.
 //
-// Thread: one. Ownership: loads borrow the kernel, the adapters and the faults. Failure: an adapter
-// that was told to fail answers as a broken file does.
+// Thread: one. Ownership: loads borrow the kernel, the adapters and the faults. Failure:
+// an adapter that was told to fail answers as a broken file does.
 #pragma once
 
 #include <cstdint>
