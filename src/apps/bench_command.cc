@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "bench/scenarios.h"
 #include "bench/server.h"
+#include "bench/trace.h"
 #include "cost/profile.h"
 #include "sys/cpu.h"
 #include "sys/env.h"
@@ -24,6 +25,8 @@ struct BenchFlags {
   std::string scenario;
   BenchOptions options;
   ServerBenchOptions server;
+  TraceBenchOptions trace;
+  double slo_first_ms = 0;
   EngineFlags engine;
   bool gguf_adapters = false;
   std::string json, html;
@@ -49,6 +52,14 @@ Status print_generated(const BenchFlags& flags, LogSink& log) {
   return {};
 }
 
+Status run_trace_bench(const BenchFlags& flags, LogSink& log, BenchReport& report) {
+  TraceBenchOptions options = flags.trace;
+  options.url = flags.server.url;
+  options.adapters = flags.options.adapter_paths;
+  if (flags.slo_first_ms > 0) options.slo_first_s = flags.slo_first_ms * 1e-3;
+  return bench_trace(options, log, report);
+}
+
 Status make_profile(const BenchFlags& flags, LogSink& log, BenchReport& report) {
   Profile profile;
   TRY(bench_profile(flags.options, log, report, profile));
@@ -65,6 +76,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   flags.server.new_tokens = flags.options.new_tokens;
   flags.server.rounds = flags.options.rounds;
   if (flags.scenario == "server") return bench_server(flags.server, log, report);
+  if (flags.scenario == "trace") return run_trace_bench(flags, log, report);
   TRY(choose_model(flags));
   if (flags.scenario == "generate") return print_generated(flags, log);
   flags.engine.host.cache_dir = flags.options.cache_dir;
@@ -135,6 +147,16 @@ void add_offload_options(CLI::App* command, BenchOptions& options) {
       ->check(CLI::Range(0, 10000));
 }
 
+// Of scenarios that ask a running server.
+void add_server_options(CLI::App& command, BenchFlags& flags) {
+  command.add_option("--url", flags.server.url, "server, trace: a running server, http://HOST:PORT");
+  command.add_option("--workload", flags.trace.workload, "trace: the requests, a file of loralei workload");
+  command.add_option("--slo-ttft", flags.slo_first_ms, "trace: milliseconds to the first token that count as good")
+      ->check(CLI::Range(0.0, 1e9));
+  command.add_option("--peer-url", flags.server.peer_url, "server: a running llama-server with the same files");
+  command.add_option("--label", flags.server.label, "server: the model's name in the rows")->capture_default_str();
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, int& exit_code) {
@@ -144,11 +166,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   flags->engine.speculate = "off";  // steps are measured, and bounds are those of a token a step
   command
       ->add_option("scenario", flags->scenario,
-                   "machine, decode, prefill, mixed, blocking, flatness, offload, server or generate "
+                   "machine, decode, prefill, mixed, blocking, flatness, offload, server, trace or generate "
                    "(makes files, prints their paths)")
       ->required()
       ->check(CLI::IsMember(
-          {"machine", "decode", "prefill", "mixed", "blocking", "flatness", "offload", "server", "generate"}));
+          {"machine", "decode", "prefill", "mixed", "blocking", "flatness", "offload", "server", "trace", "generate"}));
   command->add_option("--shape", options.shape,
                       "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
@@ -190,7 +212,10 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--targets", options.targets, "qkv, qkvo or all")
       ->check(CLI::IsMember({"qkv", "qkvo", "all"}))
       ->capture_default_str();
-  command->add_option("--adapter", options.adapter_paths, "adapters of your own instead of generated ones")
+  command
+      ->add_option("--adapter", options.adapter_paths,
+                   "adapters of your own instead of generated ones; trace: names of the server's, in the place of the "
+                   "workload's")
       ->allow_extra_args(false);
   command->add_option("--rounds", options.rounds, "interleaved rounds; medians are of these")
       ->check(CLI::Range(1, 1000))
@@ -207,9 +232,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                    "cores other processes may use in a round that counts; others are repeated")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
-  command->add_option("--url", flags->server.url, "server: a running loralei serve, http://HOST:PORT");
-  command->add_option("--peer-url", flags->server.peer_url, "server: a running llama-server with the same files");
-  command->add_option("--label", flags->server.label, "server: the model's name in the rows")->capture_default_str();
+  add_server_options(*command, *flags);
   command->add_option("--json", flags->json, "write the report as JSON");
   command->add_option("--html", flags->html, "write the report as one HTML page");
   add_engine_options(*command, flags->engine, ModelOption::kOptional);

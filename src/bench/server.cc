@@ -24,20 +24,6 @@ constexpr int kFirstPlainToken = 259;  // of a llama vocabulary: behind the spec
 constexpr int64_t kReadTimeoutMs = 600'000;
 constexpr std::chrono::milliseconds kPause{300};  // until the other server's threads have stopped spinning
 
-Result<HttpClientOptions> parse_url(const std::string& url) {
-  constexpr std::string_view kScheme = "http://";
-  HttpClientOptions options;
-  options.read_timeout_ms = kReadTimeoutMs;
-  const size_t colon = url.rfind(':');
-  if (url.starts_with(kScheme) && colon != std::string::npos && colon > kScheme.size()) {
-    options.host = url.substr(kScheme.size(), colon - kScheme.size());
-    const auto [end, error] = std::from_chars(url.data() + colon + 1, url.data() + url.size(), options.port);
-    if (error == std::errc{} && end == url.data() + url.size() && options.port > 0 && options.port < 65536)
-      return options;
-  }
-  return invalid_argument("'" + url + "' is not a server's address; write http://HOST:PORT.");
-}
-
 Error unavailable(std::string sentence) { return Error{ErrorCode::kUnavailable, std::move(sentence)}; }
 
 enum class Way { kBase, kOne, kMany };
@@ -161,11 +147,25 @@ void add_row(BenchReport& report, const std::string& name, const char* unit, con
 
 }  // namespace
 
+Result<HttpClientOptions> parse_server_url(const std::string& url) {
+  constexpr std::string_view kScheme = "http://";
+  HttpClientOptions options;
+  options.read_timeout_ms = kReadTimeoutMs;
+  const size_t colon = url.rfind(':');
+  if (url.starts_with(kScheme) && colon != std::string::npos && colon > kScheme.size()) {
+    options.host = url.substr(kScheme.size(), colon - kScheme.size());
+    const auto [end, error] = std::from_chars(url.data() + colon + 1, url.data() + url.size(), options.port);
+    if (error == std::errc{} && end == url.data() + url.size() && options.port > 0 && options.port < 65536)
+      return options;
+  }
+  return invalid_argument("'" + url + "' is not a server's address; write http://HOST:PORT.");
+}
+
 Status bench_server(const ServerBenchOptions& options, LogSink& log, BenchReport& report) {
   std::vector<HttpClientOptions> servers;
   for (const std::string& url : {options.url, options.peer_url}) {
     if (url.empty()) continue;
-    TRY_ASSIGN(HttpClientOptions server, parse_url(url));
+    TRY_ASSIGN(HttpClientOptions server, parse_server_url(url));
     servers.push_back(std::move(server));
   }
   if (options.url.empty()) return invalid_argument("bench server needs --url http://HOST:PORT.");

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "bench/report.h"
+#include "http/client.h"
 
 namespace loralei {
 
@@ -27,6 +28,9 @@ struct ServerBenchOptions {
   int vocab = 32000;  // prompts are random plain tokens 259 .. vocab-1
   int rounds = 5;
 };
+
+// Of http://HOST:PORT.
+Result<HttpClientOptions> parse_server_url(const std::string& url);
 
 Status bench_server(const ServerBenchOptions& options, LogSink& log, BenchReport& report);
 

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/trace.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/prng.h"
+#include "bench/load_rows.h"
+#include "bench/server.h"
+#include "http/client.h"
+#include "sys/process.h"
+#include "sys/threads.h"
+
+namespace loralei {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kThreadsMost = 4096;
+constexpr const char* kWords =
+    "river stone apple seven north paper silver window green garden yellow engine mountain letter quiet winter table "
+    "bread cloud summer house field light water morning evening road forest bridge island harbour market music";
+
+Error unavailable(std::string sentence) { return Error{ErrorCode::kUnavailable, std::move(sentence)}; }
+
+Result<json> ask(HttpClient& client, const char* method, const char* target, const std::string& body) {
+  TRY_ASSIGN(const HttpResponse response, client.request(method, target, {{"Content-Type", "application/json"}}, body));
+  json answer = json::parse(response.body, nullptr, false);
+  if (response.status != 200 || !answer.is_object()) {
+    return unavailable(std::string("The server answered ") + method + " " + target + " with " +
+                       std::to_string(response.status) + ": " + response.body.substr(0, 200));
+  }
+  return answer;
+}
+
+// The base model's name: of the first one listed that has no parent.
+Result<std::string> base_model(HttpClient& client) {
+  TRY_ASSIGN(const json answer, ask(client, "GET", "/v1/models", ""));
+  const auto list = answer.find("data");
+  if (list != answer.end() && list->is_array()) {
+    for (const json& model : *list) {
+      if (!model.is_object() || !model.contains("id") || !model["id"].is_string()) continue;
+      if (!model.contains("parent") || model["parent"].is_null()) return model["id"].get<std::string>();
+    }
+  }
+  return unavailable("GET /v1/models lists no model.");
+}
+
+Result<std::vector<int32_t>> plain_tokens(HttpClient& client, const std::string& model) {
+  const json body = {{"model", model}, {"prompt", kWords}, {"content", kWords}, {"add_special_tokens", false}};
+  TRY_ASSIGN(const json answer, ask(client, "POST", "/tokenize", body.dump()));
+  std::vector<int32_t> tokens;
+  const auto list = answer.find("tokens");
+  if (list != answer.end() && list->is_array())
+    for (const json& token : *list)
+      if (token.is_number_unsigned()) tokens.push_back(token.get<int32_t>());
+  if (tokens.size() < 8) return unavailable("POST /tokenize names no token ids.");
+  return tokens;
+}
+
+uint64_t name_seed(const std::string& name) {
+  uint64_t seed = 1;
+  for (const char c : name) seed = derived_seed(seed, static_cast<uint8_t>(c));
+  return seed;
+}
+
+// What a workload's requests look like to this server.
+class Bodies {
+ public:
+  Bodies(const TraceBenchOptions& options, std::string model, std::vector<int32_t> tokens)
+      : options_(options), model_(std::move(model)), tokens_(std::move(tokens)) {}
+
+  void learn(const Workload& workload) {
+    for (const WorkloadRequest& request : workload) {
+      if (request.adapter.empty() || names_.count(request.adapter) != 0) continue;
+      const size_t number = names_.size();
+      names_[request.adapter] =
+          options_.adapters.empty() ? request.adapter : options_.adapters[number % options_.adapters.size()];
+    }
+  }
+  std::string of(const WorkloadRequest& request, size_t index) const {
+    json body = {{"model", request.adapter.empty() ? model_ : names_.at(request.adapter)},
+                 {"prompt", prompt(request, index)},
+                 {"max_tokens", request.output_tokens},
+                 {"temperature", 0},
+                 {"stream", true},
+                 {"stream_options", {{"include_usage", true}}}};
+    if (options_.ignore_eos) body["ignore_eos"] = true;
+    return body.dump();
+  }
+
+ private:
+  std::vector<int32_t> prompt(const WorkloadRequest& request, size_t index) const {
+    std::vector<int32_t> prompt;
+    const auto fill = [&](uint64_t seed, int32_t end) {
+      for (auto at = static_cast<int32_t>(prompt.size()); at < end; ++at)
+        prompt.push_back(tokens_[derived_seed(seed, static_cast<uint32_t>(at)) % tokens_.size()]);
+    };
+    for (const WorkloadPrefix& prefix : request.prefixes) fill(name_seed(prefix.id), prefix.tokens);
+    fill(derived_seed(77, static_cast<uint32_t>(index)), request.prompt_tokens);
+    return prompt;
+  }
+
+  const TraceBenchOptions& options_;
+  const std::string model_;
+  const std::vector<int32_t> tokens_;
+  std::map<std::string, std::string> names_;  // of the workload to the server's
+};
+
+class OpenLoop {
+ public:
+  OpenLoop(const HttpClientOptions& server, const Bodies& bodies, TraceRun& run)
+      : server_(server), bodies_(bodies), run_(run) {}
+
+  // Sends every request when it is due, and waits for all answers.
+  Status run() {
+    start_ns_ = clock_.now_ns();
+    Status sent;
+    for (size_t index = 0; index < run_.workload.size() && sent.ok(); ++index) {
+      const int64_t due_ns = start_ns_ + run_.workload[index].at_ns;
+      const int64_t wait_ns = due_ns - clock_.now_ns();
+      if (wait_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(wait_ns));
+      run_.late_s = std::max(run_.late_s, static_cast<double>(clock_.now_ns() - due_ns) * 1e-9);
+      sent = hand_over(index);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    return sent;
+  }
+
+ private:
+  // To a thread that is free, or a new one.
+  Status hand_over(size_t index) {
+    {
+      const std::lock_guard lock(mutex_);
+      due_.push_back(index);
+      if (due_.size() <= free_) {
+        changed_.notify_one();
+        return {};
+      }
+    }
+    if (threads_.size() == kThreadsMost)
+      return unavailable(std::to_string(kThreadsMost) +
+                         " requests are under way; the server is too slow for this workload.");
+    TRY_ASSIGN(std::thread thread, start_thread([this] { work(); }));
+    threads_.push_back(std::move(thread));
+    return {};
+  }
+
+  void work() {
+    HttpClient client(server_);
+    GapCounts gaps;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      ++free_;
+      changed_.wait(lock, [&] { return over_ || !due_.empty(); });
+      --free_;
+      if (due_.empty()) break;
+      const size_t index = due_.front();
+      due_.pop_front();
+      lock.unlock();
+      std::string failure;
+      send(client, index, gaps, failure);
+      lock.lock();
+      if (!failure.empty() && run_.first_failure.empty()) run_.first_failure = failure;
+    }
+    run_.gaps.add(gaps);
+  }
+
+  void send(HttpClient& client, size_t index, GapCounts& gaps, std::string& failure) {
+    ServedRequest& served = run_.served[index];
+    SseParser events;
+    int64_t last_ns = -1;
+    const auto on_event = [&](std::string_view data) {
+      const json event = data == "[DONE]" ? json() : json::parse(data, nullptr, false);
+      if (!event.is_object()) return true;
+      if (event.contains("error")) failure = event["error"].dump();
+      if (const auto usage = event.find("usage"); usage != event.end() && usage->is_object())
+        served.tokens = usage->value("completion_tokens", served.tokens);
+      const auto choices = event.find("choices");
+      if (choices == event.end() || !choices->is_array() || choices->empty()) return true;
+      const json& choice = choices->front();
+      if (!choice.is_object() || !choice.contains("text") || choice["text"] == "") return true;
+      const int64_t now_ns = clock_.now_ns() - start_ns_;
+      if (served.first_ns < 0) served.first_ns = now_ns;
+      if (last_ns >= 0) gaps.add(now_ns - last_ns);
+      last_ns = now_ns;
+      return true;
+    };
+    std::string refused;
+    const auto response =
+        client.post_json("/v1/completions", bodies_.of(run_.workload[index], index), [&](std::string_view bytes) {
+          if (bytes.starts_with("{")) refused = std::string(bytes.substr(0, 300));
+          return events.feed(bytes, on_event);
+        });
+    served.end_ns = clock_.now_ns() - start_ns_;
+    if (!response.ok()) {
+      failure = response.error().message;
+    } else if (response->status != 200) {
+      failure = "the server answered " + std::to_string(response->status) + ": " + refused;
+    } else if (served.first_ns < 0 && failure.empty()) {
+      failure = "the server sent no text";
+    }
+    served.failed = !failure.empty();
+  }
+
+  const HttpClientOptions& server_;
+  const Bodies& bodies_;
+  TraceRun& run_;
+  const SteadyClock clock_;
+  int64_t start_ns_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<size_t> due_;
+  size_t free_ = 0;  // threads that wait
+  bool over_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+Result<TraceRun> run_trace(const TraceBenchOptions& options, LogSink& log) {
+  if (options.url.empty()) return invalid_argument("bench trace needs --url http://HOST:PORT of a running server.");
+  if (options.workload.empty())
+    return invalid_argument("bench trace needs --workload FILE, as loralei workload makes them.");
+  TRY_ASSIGN(const HttpClientOptions server, parse_server_url(options.url));
+  TraceRun run;
+  TRY_ASSIGN(run.workload, read_workload(options.workload));
+  run.served.resize(run.workload.size());
+  HttpClient client(server);
+  TRY_ASSIGN(std::string model, base_model(client));
+  TRY_ASSIGN(std::vector<int32_t> tokens, plain_tokens(client, model));
+  Bodies bodies(options, std::move(model), std::move(tokens));
+  bodies.learn(run.workload);
+  log.log(LogLevel::kInfo, std::to_string(run.workload.size()) + " requests in " +
+                               seconds_text(run.workload.empty() ? 0 : run.workload.back().at_ns) + " s");
+  const double own_s = process_cpu_s();
+  const SteadyClock clock;
+  const double begin_s = clock.now_s();
+  TRY(OpenLoop(server, bodies, run).run());
+  run.client_cores = (process_cpu_s() - own_s) / std::max(1e-9, clock.now_s() - begin_s);
+  return run;
+}
+
+Status bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& report) {
+  TRY_ASSIGN(const TraceRun run, run_trace(options, log));
+  if (!run.first_failure.empty())
+    log.log(LogLevel::kWarning, "requests failed, the first of them: " + run.first_failure);
+  add_load_rows("trace.", summarise(run.workload, run.served, run.gaps, options.slo_first_s), options.slo_first_s,
+                report);
+  const auto row = [&](const char* name, const char* unit, double value) {
+    report.rows.push_back(
+        {.name = std::string("trace.") + name, .unit = unit, .value = value, .min = value, .max = value});
+  };
+  row("client_cores", "cores", run.client_cores);
+  row("sent_late_most_ms", "ms", run.late_s * 1e3);
+  return {};
+}
+
+}  // namespace loralei

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench trace: a workload against a running server, open loop. A request is sent when it
+// is due, whatever became of those before it, and its clock starts then.
+//
+// Prompts have the wanted number of tokens: they are token ids, drawn from those that the
+// server's own /tokenize names for a text of plain words. Any server with
+// /v1/completions, /v1/models and /tokenize will do (vLLM, llama-server, Loralei).
+//
+// One thread calls; each request under way has a thread that sleeps in its socket, and
+// the share of a core that all of them take is a row of the report. Failure: a sentence
+// where the server cannot be asked at all; a request that fails is counted.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "bench/report.h"
+#include "workload/served.h"
+
+namespace loralei {
+
+struct TraceBenchOptions {
+  std::string url;                    // http://HOST:PORT
+  std::string workload;               // file
+  std::vector<std::string> adapters;  // of the server, in the place of the workload's names, in turn; empty: those
+  std::optional<double> slo_first_s;
+  bool ignore_eos = true;  // answers have the wanted number of tokens
+};
+
+struct TraceRun {
+  Workload workload;
+  std::vector<ServedRequest> served;  // beside it
+  GapCounts gaps;
+  double client_cores = 0;
+  double late_s = 0;  // of the request that was sent latest behind its time
+  std::string first_failure;
+};
+
+Result<TraceRun> run_trace(const TraceBenchOptions& options, LogSink& log);
+Status bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& report);
+
+}  // namespace loralei

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A workload from its file to figures: made, asked of a running server, run again under virtual time."""
+import csv
+import json
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from live_server import BINARY, ROOT, LiveServer
+
+
+def run(*words, status=0):
+    done = subprocess.run([str(BINARY), *map(str, words)], capture_output=True, text=True, timeout=300)
+    if done.returncode != status:
+        raise AssertionError(f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def rows(path):
+    return {row["name"]: row["value"] for row in json.loads(path.read_text())["rows"]}
+
+
+class Trace(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp())
+        cls.workload = cls.folder / "w.jsonl"
+        run("workload", "--arrivals", "poisson:40", "--lengths", "fixed:30:8", "--adapters", "uniform:3:4",
+            "--count", 120, "--seed", 5, "-o", cls.workload)
+        cls.steps = cls.folder / "steps.csv"
+        cls.server = LiveServer("--step-log", str(cls.steps))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def test_a_live_server_answers_it(self):
+        out = self.folder / "trace.json"
+        run("bench", "trace", "--url", self.server.url, "--workload", self.workload, "--adapter", "count", "--adapter",
+            "shout", "--slo-ttft", 60000, "--json", out)
+        figures = rows(out)
+        self.assertNotIn("trace.all.failed", figures)
+        self.assertGreater(figures["trace.tokens_per_s"], 0)
+        self.assertAlmostEqual(figures["trace.good_per_s"], figures["trace.requests_per_s"])
+        self.assertAlmostEqual(figures["trace.tokens_per_s"] / figures["trace.requests_per_s"], 8)
+        self.assertGreater(figures["trace.all.end.p50_ms"], figures["trace.all.first_token.p50_ms"])
+
+    def test_what_the_server_refuses_is_counted_and_told(self):
+        out = self.folder / "refused.json"
+        done = run("bench", "trace", "--url", self.server.url, "--workload", self.workload, "--json", out)
+        self.assertEqual(rows(out)["trace.all.failed"], 120)  # it has no adapter of these names
+        self.assertIn("requests failed, the first of them: the server answered 404", done.stderr + done.stdout)
+        for words, sentence in ((("--workload", self.workload), "needs --url"), (("--url", self.server.url), "needs --workload"),
+                                (("--url", "localhost", "--workload", self.workload), "is not a server's address")):
+            self.assertIn(sentence, run("bench", "trace", *words, status=3).stderr)
+
+    def test_the_step_log_tells_of_every_step(self):
+        run("bench", "trace", "--url", self.server.url, "--workload", self.workload, "--adapter", "count")
+        whole = self.steps.read_text().rpartition("\n")[0]  # the last line may be half written
+        steps = list(csv.DictReader(line for line in whole.splitlines() if not line.startswith("#")))
+        self.assertGreater(len(steps), 8)
+        self.assertEqual([int(step["step"]) for step in steps], list(range(len(steps))))
+        self.assertGreaterEqual(sum(len(step["admitted"].split()) for step in steps), 120)
+        self.assertTrue(all(int(step["ns"]) > 0 for step in steps))
+
+    def test_the_same_file_runs_under_virtual_time_twice_the_same(self):
+        words = ("simulate", "--profile", "a40-llama2-7b", "--workload", self.workload, "--replicas", 2)
+        first, second = run(*words), run(*words)
+        self.assertEqual(first.stdout, second.stdout)
+        self.assertIn("simulate.all.first_token.p99_ms", first.stdout)
+        self.assertIn("events in", first.stderr)
+        faulty = run(*words, "--faults", 7)
+        self.assertNotEqual(first.stdout, faulty.stdout)
+        self.assertIn("--profile is a file or one of a40-llama2-7b",
+                      run("simulate", "--profile", "a41", "--workload", self.workload, status=1).stderr)
+
+    def test_a_profile_is_a_file_that_is_read_with_its_lines(self):
+        profile = self.folder / "p.json"
+        profile.write_text(run("profile", "--show", "h100-llama2-7b").stdout)
+        run("simulate", "--profile", profile, "--workload", self.workload)
+        profile.write_text(profile.read_text().replace('"kv_bytes"', '"kv_byte"'))
+        told = run("simulate", "--profile", profile, "--workload", self.workload, status=1).stderr
+        self.assertRegex(told, r"p\.json:\d+: .*kv_byte")
+
+    def test_a_profile_of_the_demo_is_measured(self):
+        profile = self.folder / "demo.json"
+        run("profile", ROOT / "demo/model", "--adapter", ROOT / "demo/adapters/count", "--minutes", 0.1, "--together", 4,
+            "--prompt", 64, "-o", profile)
+        made = json.loads(profile.read_text())
+        self.assertEqual(made["format"], "loralei-profile")
+        self.assertGreater(made["fit"]["steps"], 50)
+        self.assertGreater(made["model"]["adapter_bytes_per_rank"], 0)
+        run("simulate", "--profile", profile, "--workload", self.workload)
+
+
+if __name__ == "__main__":
+    unittest.main()
