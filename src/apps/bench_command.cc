@@ -147,6 +147,32 @@ void add_offload_options(CLI::App* command, BenchOptions& options) {
       ->check(CLI::Range(0, 10000));
 }
 
+void add_adapter_options(CLI::App& command, BenchFlags& flags) {
+  BenchOptions& options = flags.options;
+  command.add_option("--adapters", options.adapters, "adapters in the batch")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command
+      .add_option("--population", options.populations,
+                  "flatness: so many adapters are loaded and drawn from, each of a list in turn")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command.add_flag("--gguf-adapters", flags.gguf_adapters, "generate adapters as GGUF files instead of PEFT folders");
+  command.add_option("--rank", options.rank, "rank of generated adapters")
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  command.add_option("--targets", options.targets, "qkv, qkvo or all")
+      ->check(CLI::IsMember({"qkv", "qkvo", "all"}))
+      ->capture_default_str();
+  command
+      .add_option("--adapter", options.adapter_paths,
+                  "adapters of your own instead of generated ones; trace: names of the server's, in the place of the "
+                  "workload's")
+      ->allow_extra_args(false);
+}
+
 // Of scenarios that ask a running server.
 void add_server_options(CLI::App& command, BenchFlags& flags) {
   command.add_option("--url", flags.server.url, "server, trace: a running server, http://HOST:PORT");
@@ -195,28 +221,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--top-p", options.top_p, "of the generated tokens, with a temperature")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command->add_option("--adapters", options.adapters, "adapters in the batch")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  command
-      ->add_option("--population", options.populations,
-                   "flatness: so many adapters are loaded and drawn from, each of a list in turn")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  command->add_flag("--gguf-adapters", flags->gguf_adapters, "generate adapters as GGUF files instead of PEFT folders");
-  command->add_option("--rank", options.rank, "rank of generated adapters")
-      ->check(CLI::Range(1, 512))
-      ->capture_default_str();
-  command->add_option("--targets", options.targets, "qkv, qkvo or all")
-      ->check(CLI::IsMember({"qkv", "qkvo", "all"}))
-      ->capture_default_str();
-  command
-      ->add_option("--adapter", options.adapter_paths,
-                   "adapters of your own instead of generated ones; trace: names of the server's, in the place of the "
-                   "workload's")
-      ->allow_extra_args(false);
+  add_adapter_options(*command, *flags);
   command->add_option("--rounds", options.rounds, "interleaved rounds; medians are of these")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
