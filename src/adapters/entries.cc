@@ -117,14 +117,14 @@ void AdapterEntries::for_each(const std::function<void(AdapterEntry&)>& visit) c
   for (const auto& [source, entry] : entries_) visit(*entry);
 }
 
-void AdapterEntries::take_changes(const std::function<void(const RegistryView&)>& visit,
-                                  std::vector<AdapterSourceId>& gone) {
-  gone.insert(gone.end(), gone_.begin(), gone_.end());
+void AdapterEntries::take_changes(const std::function<void(AdapterSourceId)>& gone,
+                                  const std::function<void(const RegistryView&)>& changed) {
+  for (const AdapterSourceId source : gone_) gone(source);
   gone_.clear();
   for (AdapterEntry* entry : changed_) {
     entry->changed = false;
     shown_idle_bytes_ += entry->idle_bytes() - std::exchange(entry->shown_idle_bytes, entry->idle_bytes());
-    visit(view_of(*entry));
+    changed(view_of(*entry));
   }
   changed_.clear();
 }

@@ -112,7 +112,9 @@ class AdapterEntries {
   uint64_t generation() const { return generation_; }
   void take_news(std::vector<AdapterSourceId>& sources);
   bool has_news() const { return !news_.empty(); }
-  void take_changes(const std::function<void(const RegistryView&)>& visit, std::vector<AdapterSourceId>& gone);
+  // Those that are gone first: they may have been added again.
+  void take_changes(const std::function<void(AdapterSourceId)>& gone,
+                    const std::function<void(const RegistryView&)>& changed);
   bool has_changes() const { return !changed_.empty() || !gone_.empty(); }
   void for_each(const std::function<void(AdapterEntry&)>& visit) const;
   static RegistryView view_of(const AdapterEntry& entry);

@@ -121,9 +121,10 @@ class AdapterRegistry {
   uint64_t generation() const { return entries_.generation(); }  // grows with every change
   RegistryCounters counters() const;
   int64_t bytes() const { return cache_.bytes(); }  // of all versions, and granted to loads
-  // Those that were changed since the last call, in no order, and those that are gone.
-  void take_changes(const std::function<void(const RegistryView&)>& visit, std::vector<AdapterSourceId>& gone) {
-    entries_.take_changes(visit, gone);
+  // Since the last call: those that are gone, then those that were changed, in no order.
+  void take_changes(const std::function<void(AdapterSourceId)>& gone,
+                    const std::function<void(const RegistryView&)>& changed) {
+    entries_.take_changes(gone, changed);
   }
   void touch(AdapterSourceId source);  // as if something had changed; unknown ones are ignored
   bool has_changes() const { return entries_.has_changes(); }

@@ -124,11 +124,9 @@ struct RegistryWorld {
              ' ' + std::to_string(view.pinned) + ' ' + (view.error != nullptr ? view.error->message : "") + ' ' +
              (view.adapter != nullptr ? std::to_string(view.adapter->version.value) : "");
     };
-    std::vector<AdapterSourceId> gone;
-    std::map<AdapterSourceId, std::string> changed, all;
-    registry->take_changes([&](const RegistryView& view) { changed[view.source->id] = text_of(view); }, gone);
-    for (const AdapterSourceId source : gone) shown.erase(source);
-    for (const auto& [source, text] : changed) shown[source] = text;
+    std::map<AdapterSourceId, std::string> all;
+    registry->take_changes([&](AdapterSourceId source) { shown.erase(source); },
+                           [&](const RegistryView& view) { shown[view.source->id] = text_of(view); });
     registry->for_each([&](const RegistryView& view) { all[view.source->id] = text_of(view); });
     EXPECT_EQ(shown, all);
     ledger.check();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/command_test_util.h"
 #include "apps/options.h"
 
 namespace loralei {
@@ -16,21 +17,10 @@ namespace {
 const std::string kAdapter = std::string(LORALEI_SOURCE_DIR) + "/demo/adapters/shout";
 
 std::string inspect(std::vector<std::string> words, int* code = nullptr) {
-  CLI::App app;
-  int exit_code = 0;
-  add_inspect_command(app, exit_code);
   words.insert(words.begin(), "inspect");
-  std::reverse(words.begin(), words.end());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  std::string refusal;  // the parser's
-  try {
-    app.parse(words);
-  } catch (const CLI::ParseError& error) {
-    refusal = error.get_name();
-  }
-  if (code != nullptr) *code = exit_code;
-  return testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr() + refusal;
+  const testing_support::Said said = testing_support::say(words, add_inspect_command);
+  if (code != nullptr) *code = said.exit_code;
+  return said.out + said.err + said.refused_as;
 }
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

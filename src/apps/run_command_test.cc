@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/command_test_util.h"
 #include "apps/options.h"
 
 namespace loralei {
@@ -26,26 +27,15 @@ class RunCommand : public testing::Test {
 
   // What it says on standard error: how many tokens there were, or what is wrong.
   std::string run(const std::vector<std::string>& more = {}) {
-    CLI::App app;
-    int exit_code = 0;
-    const std::vector<std::string> notes;
-    add_run_command(app, exit_code, notes);
     const std::string model = std::string(LORALEI_SOURCE_DIR) + "/demo/model";
     std::vector<std::string> words = {
         "run", model, "--adapter", adapter_.string(),         "-t", "1", "-n", "1", "--temp", "0",
         "-c",  "64",  "-p",        "Mara bought 42 red lamps"};
     words.insert(words.end(), more.begin(), more.end());
-    std::reverse(words.begin(), words.end());
-    testing::internal::CaptureStderr();
-    testing::internal::CaptureStdout();
-    std::string refusal;  // the parser's
-    try {
-      app.parse(words);
-    } catch (const CLI::ParseError& error) {
-      refusal = error.what();
-    }
-    testing::internal::GetCapturedStdout();
-    return testing::internal::GetCapturedStderr() + refusal;
+    const std::vector<std::string> notes;  // which the command borrows
+    const auto add = [&notes](CLI::App& app, int& exit_code) { add_run_command(app, exit_code, notes); };
+    const testing_support::Said said = testing_support::say(words, add);
+    return said.err + said.refusal;
   }
   void write_template(const std::string& text) {
     std::ofstream(adapter_ / "tokenizer_config.json") << R"({"chat_template":")" << text << "\"}";

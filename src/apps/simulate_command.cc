@@ -145,7 +145,7 @@ void add_simulate_command(CLI::App& app, int& exit_code) {
       ->required();
   command->add_option("--workload", flags->workload, "the requests: a file of loralei workload")->required();
   command->add_option("--replicas", flags->options.replicas, "so many servers")
-      ->check(CLI::Range(1, 10000))
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command
       ->add_option("--routing", flags->options.routing,

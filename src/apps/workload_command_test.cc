@@ -10,34 +10,19 @@
 #include <string>
 #include <vector>
 
+#include "apps/command_test_util.h"
 #include "apps/options.h"
 #include "workload/workload.h"
 
 namespace loralei {
 namespace {
 
-struct Said {
-  std::string out, err;
-  int exit_code = 0;
-};
+using testing_support::Said;
 
 Said workload(std::vector<std::string> words) {
-  CLI::App app;
-  Said said;
-  add_workload_command(app, said.exit_code);
   words.insert(words.begin(), "workload");
-  std::reverse(words.begin(), words.end());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  std::string refusal;  // the parser's
-  try {
-    app.parse(words);
-  } catch (const CLI::ParseError& error) {
-    refusal = error.what();
-  }
-  std::fflush(stdout);
-  said.out = testing::internal::GetCapturedStdout();
-  said.err = testing::internal::GetCapturedStderr() + refusal;
+  Said said = testing_support::say(words, add_workload_command);
+  said.err += said.refusal;
   return said;
 }
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -3,13 +3,13 @@
 // long prompt and behind four of half that length, on the base and on an adapter; and the
 // time between the tokens of running streams while a long prompt is computed.
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <thread>
 
 #include "base/prng.h"
 #include "bench/rig.h"
+#include "workload/served.h"
 
 namespace loralei {
 namespace {
@@ -120,12 +120,6 @@ Result<Behind> run_behind(Live& live, int longs, int tokens, std::optional<Adapt
   Behind behind{.short_ms = live.first_token_ms(short_id)};
   for (const RequestId id : ids) behind.long_ms = std::max(behind.long_ms, live.first_token_ms(id));
   return behind;
-}
-
-double percentile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const auto index = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
-  return values[std::clamp<size_t>(index, 1, values.size()) - 1];
 }
 
 Status run_streams(Live& live, int tokens, std::optional<AdapterSourceId> adapter, Waits& waits) {

@@ -148,7 +148,8 @@ Result<std::vector<AdapterSourceSpec>> adapter_files(const BenchOptions& options
 }
 
 // Loads every adapter a few times and leaves them loaded.
-Status measure_loads(Closed& closed, std::span<const AdapterSourceSpec> adapters, Profile& profile) {
+Status measure_loads(Closed& closed, std::span<const AdapterSourceSpec> adapters, int32_t loads_at_once,
+                     Profile& profile) {
   std::vector<double> gram(4), rhs(2);
   double bytes_sum = 0, ranks_sum = 0;
   for (int round = 0; round < kLoadsEach; ++round) {
@@ -169,8 +170,8 @@ Status measure_loads(Closed& closed, std::span<const AdapterSourceSpec> adapters
     }
   }
   const std::vector<double> cost = solve_nonnegative(gram, rhs);
-  profile.disk.seconds = cost[0];
-  profile.disk.bytes_per_second = cost[1] > 0 ? 1 / cost[1] : 1e12;
+  profile.disk =
+      TransferCost{.seconds = cost[0], .bytes_per_second = cost[1] > 0 ? 1 / cost[1] : 1e12, .at_once = loads_at_once};
   profile.model.adapter_bytes_per_rank = ranks_sum > 0 ? static_cast<int64_t>(bytes_sum / ranks_sum) : 0;
   return {};
 }
@@ -202,7 +203,7 @@ Result<std::vector<StepSample>> run_round(std::vector<Cell> cells, std::span<con
   return recorder.take();
 }
 
-void describe_machine(const Rig& rig, const BenchOptions& options, Profile& profile) {
+void describe_machine(const Rig& rig, Profile& profile) {
   const EngineStats stats = rig.host->engine().stats();
   profile.name = rig.label;
   profile.source = "measured by loralei profile";
@@ -214,7 +215,6 @@ void describe_machine(const Rig& rig, const BenchOptions& options, Profile& prof
   profile.memory.kv_bytes = stats.kv_blocks_total * kKvBlockTokens * profile.model.kv_bytes_per_token;
   profile.memory.adapter_bytes = shares.adapter_bytes_max;
   profile.memory.host_adapter_bytes = on_device ? stats.adapter_bytes_max : 0;
-  profile.disk.at_once = std::max(1, options.host.engine.adapter_load_threads);
   if (on_device && stats.adapter_upload_s > 0 && stats.adapter_upload_bytes > 0) {
     profile.link =
         TransferCost{.bytes_per_second = static_cast<double>(stats.adapter_upload_bytes) / stats.adapter_upload_s};
@@ -257,14 +257,15 @@ Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& rep
   TRY(open_rig(recorded, prompt_most, log, rig));
   const int tokens_most = static_cast<int>(rig.host->engine().max_model_len());
   Closed closed(rig.host->engine(), rig.clock, rig.vocab, tokens_most);
-  if (!adapters.empty()) TRY(measure_loads(closed, adapters, profile));
+  if (!adapters.empty())
+    TRY(measure_loads(closed, adapters, std::max(1, options.host.engine.adapter_load_threads), profile));
   const std::vector<Cell> cells = cells_of(options, !adapters.empty(), prompt_most);
   const double cell_s = options.minutes * 60 / (2.0 * static_cast<double>(cells.size()));
   TRY_ASSIGN(const std::vector<StepSample> learned, run_round(cells, adapters, cell_s, 1, closed, recorder, log));
   TRY_ASSIGN(const std::vector<StepSample> held_out, run_round(cells, adapters, cell_s, 2, closed, recorder, log));
   TRY_ASSIGN(profile.step, fit_steps(learned));
   profile.fit = judge_fit(profile.step, held_out);
-  describe_machine(rig, options, profile);
+  describe_machine(rig, profile);
   add_rows(rig, *profile.fit, report);
   return {};
 }

@@ -12,12 +12,12 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/prng.h"
 #include "bench/load_rows.h"
 #include "bench/server.h"
 #include "http/client.h"
 #include "sys/process.h"
 #include "sys/threads.h"
+#include "workload/prompts.h"
 
 namespace loralei {
 namespace {
@@ -66,10 +66,13 @@ Result<std::vector<int32_t>> plain_tokens(HttpClient& client, const std::string&
   return tokens;
 }
 
-uint64_t name_seed(const std::string& name) {
-  uint64_t seed = 1;
-  for (const char c : name) seed = derived_seed(seed, static_cast<uint8_t>(c));
-  return seed;
+// What an event's usage says of the answer, if it says so.
+std::optional<int32_t> tokens_used(const json& event) {
+  const auto usage = event.find("usage");
+  if (usage == event.end() || !usage->is_object()) return std::nullopt;
+  const auto tokens = usage->find("completion_tokens");
+  if (tokens == usage->end() || !tokens->is_number_unsigned()) return std::nullopt;
+  return static_cast<int32_t>(std::min<uint64_t>(tokens->get<uint64_t>(), INT32_MAX));
 }
 
 // What a workload's requests look like to this server.
@@ -100,12 +103,8 @@ class Bodies {
  private:
   std::vector<int32_t> prompt(const WorkloadRequest& request, size_t index) const {
     std::vector<int32_t> prompt;
-    const auto fill = [&](uint64_t seed, int32_t end) {
-      for (auto at = static_cast<int32_t>(prompt.size()); at < end; ++at)
-        prompt.push_back(tokens_[derived_seed(seed, static_cast<uint32_t>(at)) % tokens_.size()]);
-    };
-    for (const WorkloadPrefix& prefix : request.prefixes) fill(name_seed(prefix.id), prefix.tokens);
-    fill(derived_seed(77, static_cast<uint32_t>(index)), request.prompt_tokens);
+    for_each_prompt_number(request, index,
+                           [&](uint64_t number) { prompt.push_back(tokens_[number % tokens_.size()]); });
     return prompt;
   }
 
@@ -186,9 +185,8 @@ class OpenLoop {
     const auto on_event = [&](std::string_view data) {
       const json event = data == "[DONE]" ? json() : json::parse(data, nullptr, false);
       if (!event.is_object()) return true;
-      if (event.contains("error")) failure = event["error"].dump();
-      if (const auto usage = event.find("usage"); usage != event.end() && usage->is_object())
-        served.tokens = usage->value("completion_tokens", served.tokens);
+      if (const auto error = event.find("error"); error != event.end() && !error->is_null()) failure = error->dump();
+      if (const auto tokens = tokens_used(event)) served.tokens = *tokens;
       const auto choices = event.find("choices");
       if (choices == event.end() || !choices->is_array() || choices->empty()) return true;
       const json& choice = choices->front();
@@ -231,6 +229,17 @@ class OpenLoop {
 
 }  // namespace
 
+namespace {
+
+int64_t other_lengths(const TraceRun& run) {
+  int64_t count = 0;
+  for (size_t i = 0; i < run.served.size(); ++i)
+    count += !run.served[i].failed && run.served[i].tokens != run.workload[i].output_tokens ? 1 : 0;
+  return count;
+}
+
+}  // namespace
+
 Result<TraceRun> run_trace(const TraceBenchOptions& options, LogSink& log) {
   if (options.url.empty()) return invalid_argument("bench trace needs --url http://HOST:PORT of a running server.");
   if (options.workload.empty())
@@ -264,6 +273,13 @@ Status bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& 
     report.rows.push_back(
         {.name = std::string("trace.") + name, .unit = unit, .value = value, .min = value, .max = value});
   };
+  const int64_t others = options.ignore_eos ? other_lengths(run) : 0;
+  if (others > 0) {
+    log.log(LogLevel::kWarning, std::to_string(others) +
+                                    " answers have another number of tokens than the workload wants, or the server "
+                                    "does not say how many: tokens and ends are not those of the workload.");
+  }
+  row("answers_of_other_length", "requests", static_cast<double>(others));
   row("client_cores", "cores", run.client_cores);
   row("sent_late_most_ms", "ms", run.late_s * 1e3);
   return {};

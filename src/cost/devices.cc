@@ -83,7 +83,7 @@ Profile profile_of(const Gpu& gpu) {
   set(CostTerm::kLogitsRow, kFlopPerLogitsRow / gpu.flop_per_s);
   set(CostTerm::kRankSum, static_cast<double>(kAdapterBytesPerRank) / gpu.read_bytes_per_s);
   set(CostTerm::kLoraRowRank, kA40LoraRowRankS * kGpus[0].flop_per_s / gpu.flop_per_s);
-  profile.disk = {.seconds = 1e-3, .bytes_per_second = 2e9, .at_once = 2};
+  profile.disk = TransferCost{.seconds = 1e-3, .bytes_per_second = 2e9, .at_once = 2};
   profile.link = {.seconds = 0, .bytes_per_second = gpu.link_bytes_per_s, .at_once = 1};
   return profile;
 }

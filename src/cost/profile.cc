@@ -169,7 +169,7 @@ Result<Profile> parse_profile(std::string_view text, const std::string& place) {
   TRY(read_model(file, profile.model));
   TRY(read_memory(file, profile.memory));
   TRY(read_step(file, profile.step));
-  TRY(read_transfer(file, "disk", profile.disk));
+  if (file.has("disk")) TRY(read_transfer(file, "disk", profile.disk.emplace()));
   if (file.has("link")) TRY(read_transfer(file, "link", profile.link.emplace()));
   if (file.has("fit")) TRY(read_fit(file, profile.fit.emplace()));
   TRY(file.done());
@@ -193,7 +193,7 @@ std::string profile_text(const Profile& profile) {
   for (const LinearPoint& point : profile.step.linear) step["linear"].push_back({point.rows, point.seconds});
   for (size_t term = 0; term < kCostTerms; ++term)
     step[cost_term_name(static_cast<CostTerm>(term))] = profile.step.seconds[term];
-  out["disk"] = transfer_json(profile.disk);
+  if (profile.disk) out["disk"] = transfer_json(*profile.disk);
   if (profile.link) out["link"] = transfer_json(*profile.link);
   if (profile.fit) {
     const FitQuality& fit = *profile.fit;

@@ -7,8 +7,8 @@
 //    "model":  {"name", "max_tokens", "kv_bytes_per_token", "adapter_bytes_per_rank"},
 //    "memory": {"kv_bytes", "adapter_bytes", "host_adapter_bytes"},
 //    "step":   {"linear": [[rows, seconds], ...], "<term>": seconds, ...},
-//    "disk":   {"seconds", "bytes_per_second", "at_once"},
-//    "link":   {"seconds", "bytes_per_second"},              only where there is a device
+//    "disk":   {"seconds", "bytes_per_second", "at_once"},   if adapters were measured
+//    "link":   {"seconds", "bytes_per_second", "at_once"},   only where there is a device
 //    "fit":    {"steps", "r2", "mean_error", "p90_error", "mean_bias"}}     if measured
 //
 // A plain value. Failure: parse_profile() answers a sentence with file and line; unknown
@@ -42,11 +42,12 @@ struct ProfiledMemory {
   friend bool operator==(const ProfiledMemory&, const ProfiledMemory&) = default;
 };
 
-// How long bytes take: `seconds` each, and their share of the rate.
+// How long bytes take: `seconds` each time, and then the rate. As many as `at_once` do
+// not slow each other down; the next one waits.
 struct TransferCost {
   double seconds = 0;
   double bytes_per_second = 0;
-  int32_t at_once = 1;  // so many share nothing; the next one waits
+  int32_t at_once = 1;
   double predict_s(int64_t bytes) const { return seconds + static_cast<double>(bytes) / bytes_per_second; }
   friend bool operator==(const TransferCost&, const TransferCost&) = default;
 };
@@ -56,7 +57,7 @@ struct Profile {
   ProfiledModel model;
   ProfiledMemory memory;
   StepModel step;
-  TransferCost disk;                 // an adapter into host memory
+  std::optional<TransferCost> disk;  // an adapter into host memory; none: not known
   std::optional<TransferCost> link;  // and on to the device
   std::optional<FitQuality> fit;
   friend bool operator==(const Profile&, const Profile&) = default;

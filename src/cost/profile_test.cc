@@ -22,6 +22,13 @@ TEST(Profile, DevicesAreWrittenAndReadAgain) {
     EXPECT_EQ(*read, device);
   }
   EXPECT_FALSE(device_profile("a40").has_value());
+  Profile bare = *device_profile("a40-llama2-7b");  // as measured without adapters, on cores
+  bare.disk.reset();
+  bare.link.reset();
+  bare.model.adapter_bytes_per_rank = 0;
+  const auto read = parse_profile(profile_text(bare), "it");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(*read, bare);
 }
 
 std::string with(const std::string& from, const std::string& to) {

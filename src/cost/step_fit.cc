@@ -63,6 +63,8 @@ std::vector<int32_t> choose_points(std::span<const StepSample> samples) {
       if (next != rows.end() && *next <= point) points.push_back(static_cast<int32_t>(point));
     }
   }
+  // The last point is told by as many steps as others: not by the one that was largest.
+  while (points.size() > 1 && int64_t{rows.back()} * 4 < int64_t{points.back()} * 5) points.pop_back();
   if (rows.back() > points.back()) points.push_back(rows.back());
   return points;
 }

@@ -87,6 +87,22 @@ TEST(StepFit, ATermThatNothingTellsOfCostsNothing) {
   EXPECT_NEAR(learned->linear_s(128), 1.28, 0.05) << "as steep as before";
 }
 
+// Rows up to 81, as where steps are bounded in time: one row more says nothing of 400.
+TEST(StepFit, BeyondItsStepsItGoesOnAsTheyDid) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    std::vector<StepSample> samples;
+    for (int i = 0; i < 400; ++i) {
+      const auto rows = static_cast<int32_t>(i == 0 ? 81 : 1 + random.below(80));
+      samples.push_back({{.prefill_rows = rows}, (0.03 + 0.01 * rows) * (1 + 0.2 * (2 * random.uniform() - 1))});
+    }
+    const auto learned = fit_steps(samples);
+    ASSERT_TRUE(learned.ok());
+    EXPECT_NEAR(learned->linear_s(400) / (0.03 + 0.01 * 400), 1, 0.35);
+  }
+}
+
 TEST(StepFit, TooFewStepsAreAnError) {
   const auto learned = fit_steps(some_steps(1, 5, 0));
   ASSERT_FALSE(learned.ok());

@@ -10,7 +10,8 @@
 // begin with # are remarks, as where lines were lost because the disk was too slow.
 //
 // Thread: add() by one thread, which never waits for the disk; the rest are pure
-// functions. Ownership: the log owns its file. Failure: sentences with file and line.
+// functions. The file stays open to the end of the process, as LineWriter asks. Failure:
+// sentences with file and line.
 #pragma once
 
 #include <memory>

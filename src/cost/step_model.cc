@@ -47,12 +47,17 @@ TermValues terms_of(const StepFeatures& features) {
 double StepModel::linear_s(int32_t rows) const {
   CHECK(!linear.empty());
   if (rows <= linear.front().rows) return linear.front().seconds;
-  auto end = std::lower_bound(linear.begin(), linear.end(), rows,
-                              [](const LinearPoint& point, int32_t wanted) { return point.rows < wanted; });
-  if (end == linear.end()) --end;
-  if (end == linear.begin()) return end->seconds;  // the only point
-  const LinearPoint &a = *(end - 1), &b = *end;
-  return std::max(0.0, a.seconds + (b.seconds - a.seconds) * (rows - a.rows) / (b.rows - a.rows));
+  const auto fewer = [](const LinearPoint& point, int64_t wanted) { return point.rows < wanted; };
+  auto end = std::lower_bound(linear.begin(), linear.end(), int64_t{rows}, fewer);
+  auto begin = end - 1;
+  if (end == linear.end()) {
+    --end;
+    begin = std::lower_bound(linear.begin(), end, int64_t{end->rows} / 2 + 1, fewer);
+    if (begin != linear.begin()) --begin;
+  }
+  if (begin == end) return end->seconds;  // the only point
+  const double slope = (end->seconds - begin->seconds) / (end->rows - begin->rows);
+  return std::max(0.0, end->seconds + slope * (rows - end->rows));
 }
 
 double StepModel::predict_s(const StepFeatures& features) const {

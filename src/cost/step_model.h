@@ -4,8 +4,9 @@
 //   seconds = linear(rows) + sum over terms of (seconds of one) * (how many)
 //
 // linear() is what the model's products take: straight lines between points, constant
-// before the first, and after the last as steep as just before it. It need not be smooth:
-// kernels change with the number of rows. The terms are what else grows with a step:
+// before the first, and after the last as steep as from half of its rows to there: not as
+// between two neighbours, where a little noise is a slope. It need not be smooth: kernels
+// change with the number of rows. The terms are what else grows with a step:
 // attention, logits, adapters (CostTerm).
 //
 // A plain value. Invariants (check_step_model): at least one point, rows ascending;

@@ -213,18 +213,15 @@ AdapterStatus status_of(const RegistryView& view, int32_t waiting) {
 
 void EngineLoop::tell_adapters(EngineOutput& output) {
   adapters_told_ns_ = parts_.clock->now_ns();
-  gone_.clear();
-  const auto begin = static_cast<int64_t>(output.adapters.size());
   registry_.take_changes(
+      [&](AdapterSourceId source) {
+        output.adapters.push_back({source, nullptr});
+      },
       [&](const RegistryView& view) {
         const auto found = waiting_by_source_.find(view.source->id);
         const int32_t waiting = found == waiting_by_source_.end() ? 0 : found->second;
         output.adapters.push_back({view.source->id, std::make_shared<const AdapterStatus>(status_of(view, waiting))});
-      },
-      gone_);
-  // What is gone may have been added again, so it goes before that.
-  for (const AdapterSourceId source : gone_)
-    output.adapters.insert(output.adapters.begin() + begin, AdapterNews{source, nullptr});
+      });
 }
 
 // Leases are there while choices run, or while the device's are on their way; of one that

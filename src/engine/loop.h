@@ -257,7 +257,7 @@ class EngineLoop {
   AdapterRanks ranks_;     // for record_, where steps are recorded
   StepRecord record_;
   std::vector<RegistryReply> replies_;
-  std::vector<AdapterSourceId> news_, gone_;
+  std::vector<AdapterSourceId> news_;
   std::vector<uint64_t> to_look_at_, looked_at_;  // of cold_
   std::vector<const Adapter*> adapters_;
   uint64_t steps_ = 0;

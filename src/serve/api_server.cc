@@ -214,8 +214,9 @@ void ApiServer::preflight(const RouteMatch& route, const HttpRequest& request, R
 void ApiServer::show_metrics(const HttpRequest& request, Reply& reply) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) * 1e-3;
-  const bool ready = is_ready(impediments(state()));
-  std::string page = metrics_.render(engine_.stats(), adapters_.shown(), http_->stats(), now_s, log_.state(), ready);
+  const ServerState now_is = state();
+  std::string page =
+      metrics_.render(now_is.stats, now_is.adapters, http_->stats(), now_s, now_is.log, is_ready(impediments(now_is)));
   const char* type = "text/plain; version=0.0.4; charset=utf-8";
   if (request.header("accept").find("application/openmetrics-text") != std::string_view::npos) {
     page = as_openmetrics(page);

@@ -15,12 +15,13 @@ Result<bool> LinkTier::hold(std::span<const Adapter* const> adapters) {
   TRY_ASSIGN(const bool held, memory_.hold(adapters));
   if (!held) return false;
   for (const Adapter* adapter : missing) {
-    const auto cost_ns = static_cast<int64_t>(faults_.upload_slowness() * link_.predict_s(adapter->bytes) * 1e9);
-    free_at_ns_ = std::max(free_at_ns_, kernel_.now_ns()) + cost_ns;
+    const int64_t cost_ns = simulated_ns(faults_.upload_slowness() * link_.predict_s(adapter->bytes));
+    int64_t& lane_ns = *std::min_element(free_at_ns_.begin(), free_at_ns_.end());
+    lane_ns = std::max(lane_ns, kernel_.now_ns()) + cost_ns;
     ++stats_.uploads;
     stats_.upload_bytes += adapter->bytes;
     stats_.upload_ns += cost_ns;
-    kernel_.at(free_at_ns_, EventOrder::kEnded, [this, version = adapter->version] {
+    kernel_.at(lane_ns, EventOrder::kEnded, [this, version = adapter->version] {
       auto done = memory_.end_upload(true, version);
       CHECK(done);
       if (call_) call_(std::move(*done));
@@ -39,7 +40,7 @@ void CostExecutor::start(const StepBatch& batch) {
   if (tier_ != nullptr)
     for (const AdapterVersionId version : batch.adapters) tier_->memory().expect_usable(version);
   const double seconds = seconds_(batch.step, features_of(batch, ranks_));
-  const int64_t ns = std::max<int64_t>(1, static_cast<int64_t>(seconds * 1e9));
+  const int64_t ns = std::max<int64_t>(1, simulated_ns(seconds));
   busy_ns_ += ns;
   kernel_.after(ns, EventOrder::kEnded, [this, step = batch.step] { end_step({step, {}}); });
 }

@@ -31,7 +31,11 @@ inline constexpr TokenId kSimulatedFirst = 16;  // of the tokens of texts
 class LinkTier final : public DeviceTier {
  public:
   LinkTier(Kernel& kernel, const TransferCost& link, int64_t bytes_max, Faults& faults)
-      : kernel_(kernel), link_(link), faults_(faults), memory_(bytes_max) {}
+      : kernel_(kernel),
+        link_(link),
+        faults_(faults),
+        memory_(bytes_max),
+        free_at_ns_(static_cast<size_t>(link.at_once)) {}
 
   Result<bool> hold(std::span<const Adapter* const> adapters) override;
   Result<bool> arrived(AdapterVersionId version) override { return memory_.arrived(version); }
@@ -46,7 +50,7 @@ class LinkTier final : public DeviceTier {
   const TransferCost link_;
   Faults& faults_;
   FakeTier memory_;
-  int64_t free_at_ns_ = 0;  // one upload after the other
+  std::vector<int64_t> free_at_ns_;  // each of as many uploads as go at once
   DeviceTierStats stats_;
   std::function<void(UploadDone&&)> call_;
 };
@@ -76,6 +80,7 @@ class CostExecutor final : public Executor {
   DeviceTier* device_tier() override { return tier_.get(); }
   int64_t adapter_bytes() const override { return tier_ == nullptr ? 0 : tier_->memory().bytes(); }
   int64_t busy_ns() const { return busy_ns_; }
+  int32_t held_on_device() const { return tier_ == nullptr ? 0 : tier_->memory().holds(); }
 
  private:
   Kernel& kernel_;

@@ -8,6 +8,11 @@
 
 namespace loralei::sim {
 
+int64_t simulated_ns(double seconds) {
+  constexpr double kMostS = 1e4;
+  return static_cast<int64_t>(std::clamp(seconds, 0.0, kMostS) * 1e9);
+}
+
 void Kernel::at(int64_t time_ns, EventOrder order, Event event) {
   CHECK(time_ns >= now_ns() && event);
   heap_.push_back({time_ns, order, next_sequence_++, std::move(event)});

@@ -19,6 +19,10 @@ namespace loralei::sim {
 // arrives is seen by that decision, too.
 enum class EventOrder : uint8_t { kEnded, kArrival, kDecision };
 
+// Of seconds, as long as a profile may say: 0 to 10,000 s, so that no sum of times is too
+// large for a clock.
+int64_t simulated_ns(double seconds);
+
 class Kernel {
  public:
   using Event = std::function<void()>;

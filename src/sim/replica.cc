@@ -12,6 +12,7 @@ namespace loralei::sim {
 namespace {
 
 constexpr int64_t kMemoryParts = 1'000'000;
+constexpr int64_t kBlocksMost = int64_t{1} << 22;  // each takes memory here, too
 
 // The model as the loop sees it: a vocabulary and an end.
 ModelConfig config_of(int32_t max_model_len) {
@@ -39,9 +40,13 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   const EngineOptions& engine = options.engine;
   const auto stated = [](int64_t bytes, int64_t otherwise) { return bytes > 0 ? bytes : otherwise; };
   const int64_t block_bytes = profile.model.kv_bytes_per_token * kKvBlockTokens;
-  const int64_t blocks = std::min<int64_t>(stated(engine.kv_cache_bytes, profile.memory.kv_bytes) / block_bytes,
-                                           INT32_MAX / kKvBlockTokens);
+  const int64_t blocks = stated(engine.kv_cache_bytes, profile.memory.kv_bytes) / block_bytes;
   if (blocks < 1) return too_large("the KV cache needs at least " + std::to_string(block_bytes) + " bytes");
+  if (blocks > kBlocksMost) {
+    return too_large("the KV cache would have " + std::to_string(blocks) + " blocks of " +
+                     std::to_string(kKvBlockTokens) + " tokens; " + std::to_string(kBlocksMost) +
+                     " are simulated at most: state a smaller --kv-cache-memory");
+  }
   const int64_t longest = std::min<int64_t>(
       stated(engine.max_model_len, stated(profile.model.max_tokens, kMaxModelLen)), blocks * kKvBlockTokens);
   max_model_len_ = static_cast<int32_t>(std::min<int64_t>(longest, kMaxModelLen));
@@ -64,7 +69,8 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   executor_->on_done([this](StepDone&& done) { deliver(std::move(done)); });
   if (DeviceTier* const device = executor_->device_tier())
     device->on_upload([this](UploadDone&& done) { deliver(std::move(done)); });
-  loads_ = std::make_unique<SimulatedLoads>(kernel_, profile.disk, adapters, faults,
+  const TransferCost disk = profile.disk.value_or(TransferCost{.bytes_per_second = 1});  // simulate() asks for it
+  loads_ = std::make_unique<SimulatedLoads>(kernel_, disk, adapters, faults,
                                             [this](LoadDone&& done) { deliver(std::move(done)); });
   blocks_ = blocks;
   host_bytes_ = host_bytes;
@@ -79,7 +85,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   parts.on_step = options.on_step;
   parts.start_load = [this](LoadJob&& job) { return loads_->start(std::move(job)); };
   parts.set_budget = [this](int64_t budget_bytes, const RoomMaker& room) { return apply_memory(budget_bytes, room); };
-  parts.registry.loads_max = profile.disk.at_once;
+  parts.registry.loads_max = disk.at_once;
   parts.registry.rank_max = limits.rank_max;
   parts.max_model_len = max_model_len_;
   parts.max_sequences = std::min({std::max(1, engine.max_sequences), limits.rows_max, limits.logits_rows_max});
@@ -107,7 +113,9 @@ Status Replica::apply_memory(int64_t parts, const RoomMaker& room) {
   const int64_t least = kv_blocks_for(max_model_len_);
   const int64_t blocks = std::max(least, blocks_ * parts / kMemoryParts);
   TRY(room.resize_kv(static_cast<int32_t>(blocks)));
-  room.shrink_adapters(host_bytes_ / kMemoryParts * parts);
+  const int64_t adapter_bytes = host_bytes_ / kMemoryParts * parts;
+  ledger_->set_cap(MemoryUse::kAdapters, adapter_bytes);
+  room.shrink_adapters(adapter_bytes);
   return {};
 }
 
@@ -146,6 +154,12 @@ void Replica::emit() {
   output_.adapters.clear();
   output_.replies.clear();
   output_.tokens.clear();
+}
+
+bool Replica::holds_something() const {
+  const EngineStats now = stats();
+  return now.running + now.waiting + now.waiting_for_adapter + now.held > 0 || now.kv_blocks_used > 0 ||
+         now.idle_adapter_bytes != now.adapter_bytes || executor_->held_on_device() > 0;
 }
 
 EngineStats Replica::stats() const {

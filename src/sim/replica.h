@@ -46,6 +46,7 @@ class Replica {
   EngineStats stats() const;
   int64_t busy_ns() const { return executor_->busy_ns(); }
   int64_t loaded_bytes() const { return loads_->bytes(); }
+  bool holds_something() const;  // a request, a block, an adapter in use
   void check() const { loop_->check(); }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "engine/validate.h"
+#include "workload/prompts.h"
 
 namespace loralei::sim {
 namespace {
@@ -16,19 +17,11 @@ namespace {
 // A simulated month behind the last arrival.
 constexpr int64_t kPatienceNs = int64_t{30} * 86'400 * 1'000'000'000;
 constexpr const char* kNeverEnds =
-    "the simulation does not end a month behind the last arrival: the machine is too slow for this workload, or "
-    "somebody "
-    "waits for nothing";
+    "the simulation does not end a month behind the last arrival: the machine is too slow for this workload, "
+    "or somebody waits for nothing";
 
-uint64_t name_hash(const std::string& name) {
-  uint64_t hash = 1;
-  for (const char c : name) hash = mix(hash, static_cast<uint8_t>(c));
-  return hash;
-}
-
-TokenId token_of(uint64_t text, int32_t position) {
-  const uint64_t hash = mix(text, static_cast<uint64_t>(position));
-  return kSimulatedFirst + static_cast<TokenId>(hash % (kSimulatedVocab - kSimulatedFirst));
+TokenId token_of(uint64_t number) {
+  return kSimulatedFirst + static_cast<TokenId>(number % (kSimulatedVocab - kSimulatedFirst));
 }
 
 class Simulation {
@@ -73,7 +66,7 @@ class Simulation {
 
  private:
   void add_adapters() {
-    const int64_t rank_bytes = std::max<int64_t>(1, profile_.model.adapter_bytes_per_rank);
+    const int64_t rank_bytes = profile_.model.adapter_bytes_per_rank;
     for (const WorkloadRequest& request : workload_) {
       if (request.adapter.empty() || sources_.count(request.adapter) != 0) continue;
       const int32_t rank = request.rank > 0 ? request.rank : options_.rank;
@@ -153,16 +146,10 @@ class Simulation {
     });
   }
 
-  // Tokens of shared prefixes follow from their names, the others from the request.
   std::vector<TokenId> prompt_of(size_t index) const {
-    const WorkloadRequest& request = workload_[index];
     std::vector<TokenId> prompt;
-    prompt.reserve(static_cast<size_t>(request.prompt_tokens));
-    const auto fill = [&](uint64_t text, int32_t end) {
-      for (auto at = static_cast<int32_t>(prompt.size()); at < end; ++at) prompt.push_back(token_of(text, at));
-    };
-    for (const WorkloadPrefix& prefix : request.prefixes) fill(name_hash(prefix.id), prefix.tokens);
-    fill(mix(77, index), request.prompt_tokens);
+    prompt.reserve(static_cast<size_t>(workload_[index].prompt_tokens));
+    for_each_prompt_number(workload_[index], index, [&](uint64_t number) { prompt.push_back(token_of(number)); });
     return prompt;
   }
 
@@ -170,7 +157,7 @@ class Simulation {
     const WorkloadRequest& request = workload_[seed];
     const auto at = static_cast<int32_t>(position);
     const bool last = at + 1 >= request.prompt_tokens + request.output_tokens;
-    return last ? kSimulatedEnd : token_of(mix(78, seed), at);
+    return last ? kSimulatedEnd : token_of(mix(mix(78, seed), position));
   }
 
   void take(const EngineOutput& output) {
@@ -208,10 +195,7 @@ class Simulation {
         wrong(i, "was answered before it was due (S3)");
     }
     for (const auto& replica : replicas_) {
-      const EngineStats stats = replica->stats();
-      const bool rests = stats.running + stats.waiting + stats.waiting_for_adapter + stats.held == 0 &&
-                         stats.kv_blocks_used == 0 && stats.idle_adapter_bytes == stats.adapter_bytes;
-      if (!rests && wrong_.empty()) wrong_ = "a replica holds something at the end (S4)";
+      if (replica->holds_something() && wrong_.empty()) wrong_ = "a replica holds something at the end (S4)";
     }
     if (wrong_.empty()) return {};
     return internal_error("the simulation is wrong: " + wrong_ + "; please report this with the command");
@@ -236,6 +220,13 @@ class Simulation {
 
 Result<SimulatedRun> simulate(const Workload& workload, const Profile& profile, const SimulationOptions& options) {
   if (options.replicas < 1) return invalid_argument("there must be at least one replica");
+  const auto uses_adapter = [](const WorkloadRequest& request) { return !request.adapter.empty(); };
+  const bool knows_adapters = profile.disk.has_value() && profile.model.adapter_bytes_per_rank > 0;
+  if (!knows_adapters && std::any_of(workload.begin(), workload.end(), uses_adapter)) {
+    return invalid_argument("the workload has adapters, and the profile " + profile.name +
+                            " does not say what they take (\"disk\", \"adapter_bytes_per_rank\"): measure it with "
+                            "loralei profile MODEL --adapter PATH");
+  }
   return Simulation(workload, profile, options).run();
 }
 

@@ -17,7 +17,7 @@ Profile some_profile(bool with_link) {
   profile.model = {.name = "made", .max_tokens = 2048, .kv_bytes_per_token = 1000, .adapter_bytes_per_rank = 1'000'000};
   profile.memory = {.kv_bytes = 16'000'000, .adapter_bytes = 200'000'000, .host_adapter_bytes = 400'000'000};
   profile.step.linear = {{1, 0.011}, {101, 0.111}};
-  profile.disk = {.seconds = 0.005, .bytes_per_second = 1e9, .at_once = 2};
+  profile.disk = TransferCost{.seconds = 0.005, .bytes_per_second = 1e9, .at_once = 2};
   if (with_link) profile.link = TransferCost{.seconds = 0, .bytes_per_second = 10e9};
   return profile;
 }
@@ -143,6 +143,45 @@ TEST(Simulate, WhatCanNeverBeServedFailsAlone) {
   tiny.memory.kv_bytes = 100;
   EXPECT_FALSE(simulate(workload, tiny, {}).ok());
   EXPECT_FALSE(simulate(workload, some_profile(false), {.replicas = 0}).ok());
+}
+
+TEST(Simulate, AProfileThatDoesNotKnowAdaptersServesTheBaseAlone) {
+  Profile bare = some_profile(false);
+  bare.disk.reset();
+  EXPECT_TRUE(simulate(some_workload(1, 5, 0, 1), bare, {.check = true}).ok());
+  const auto run = simulate(some_workload(1, 20, 3, 1), bare, {});
+  ASSERT_FALSE(run.ok());
+  EXPECT_NE(run.error().message.find("does not say what they take"), std::string::npos) << run.error().message;
+}
+
+TEST(Simulate, UploadsThatGoAtOnceDoNotWaitForEachOther) {
+  Workload workload = {{.at_ns = 0, .adapter = "a", .rank = 16, .prompt_tokens = 10, .output_tokens = 1},
+                       {.at_ns = 0, .adapter = "b", .rank = 16, .prompt_tokens = 10, .output_tokens = 1}};
+  const auto last_first_ns = [&](int32_t at_once) {
+    Profile profile = some_profile(true);
+    profile.link = TransferCost{.seconds = 1, .bytes_per_second = 1e12, .at_once = at_once};
+    const auto run = simulate(workload, profile, {.check = true});
+    EXPECT_TRUE(run.ok());
+    return std::max(run->requests[0].first_ns, run->requests[1].first_ns);
+  };
+  EXPECT_GT(last_first_ns(1), 2'000'000'000);
+  EXPECT_LT(last_first_ns(2), 1'500'000'000);
+}
+
+// Numbers that no machine has end in figures or a sentence.
+TEST(Simulate, ProfilesOfAnyNumbersAreAnswered) {
+  const Workload workload = some_workload(3, 30, 4, 5);
+  Profile slow = some_profile(true);
+  slow.step.linear = {{1, 1e300}};
+  slow.disk = TransferCost{.seconds = 1e300, .bytes_per_second = 1};
+  slow.link = TransferCost{.seconds = 1e300, .bytes_per_second = 1};
+  EXPECT_TRUE(simulate(workload, slow, {}).ok());
+  Profile wide = some_profile(false);
+  wide.model.kv_bytes_per_token = 1;
+  wide.memory.kv_bytes = int64_t{1} << 50;
+  const auto run = simulate(workload, wide, {});
+  ASSERT_FALSE(run.ok());
+  EXPECT_NE(run.error().message.find("smaller --kv-cache-memory"), std::string::npos) << run.error().message;
 }
 
 // Loads that fail or take long, clients that leave, other budgets, adapters that come and

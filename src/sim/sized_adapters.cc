@@ -43,7 +43,7 @@ bool SimulatedLoads::start(LoadJob&& job) {
   bool fails = false;
   if (job.read) {
     const int64_t bytes = adapters_.find(job.path).bytes;
-    delay_ns = static_cast<int64_t>(faults_.load_slowness() * disk_.predict_s(bytes) * 1e9);
+    delay_ns = simulated_ns(faults_.load_slowness() * disk_.predict_s(bytes));
     fails = faults_.load_fails();
     bytes_ += bytes;
   }

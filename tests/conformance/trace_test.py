@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A workload from its file to figures: made, asked of a running server, run again under virtual time."""
+import contextlib
 import csv
+import http.server
 import json
 import pathlib
 import subprocess
 import tempfile
+import threading
 import unittest
 
 from live_server import BINARY, ROOT, LiveServer
@@ -19,6 +22,43 @@ def run(*words, status=0):
 
 def rows(path):
     return {row["name"]: row["value"] for row in json.loads(path.read_text())["rows"]}
+
+
+@contextlib.contextmanager
+def foreign_server(usage):
+    """Answers as OpenAI's shape has it, with this `usage` in the last event."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self, text, kind="application/json"):
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def do_GET(self):
+            self.answer(json.dumps({"data": [{"id": "base", "parent": None}]}))
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/tokenize":
+                return self.answer(json.dumps({"tokens": list(range(100, 140))}))
+            events = [{"choices": [{"text": "a"}], "error": None}, {"choices": [{"text": " b"}]}, {"choices": [], "usage": usage}]
+            text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+            return self.answer(text, "text/event-stream")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 class Trace(unittest.TestCase):
@@ -54,6 +94,18 @@ class Trace(unittest.TestCase):
         for words, sentence in ((("--workload", self.workload), "needs --url"), (("--url", self.server.url), "needs --workload"),
                                 (("--url", "localhost", "--workload", self.workload), "is not a server's address")):
             self.assertIn(sentence, run("bench", "trace", *words, status=3).stderr)
+
+    def test_a_server_that_says_nonsense_of_its_answers_is_told_of(self):
+        """Numbers that are none, errors that are null, answers cut short: rows and a warning, never an end by a signal."""
+        for usage, others in (({"completion_tokens": None}, 120), ({"completion_tokens": -3}, 120), ({"completion_tokens": "8"}, 120),
+                              ("none", 120), ({"completion_tokens": 2**70}, 120), ({"completion_tokens": 8}, 0)):
+            with self.subTest(usage=usage), foreign_server(usage) as url:
+                out = self.folder / "foreign.json"
+                done = run("bench", "trace", "--url", url, "--workload", self.workload, "--json", out)
+                figures = rows(out)
+                self.assertNotIn("trace.all.failed", figures)
+                self.assertEqual(figures["trace.answers_of_other_length"], others)
+                self.assertEqual("another number of tokens" in done.stdout + done.stderr, others > 0)
 
     def test_the_step_log_tells_of_every_step(self):
         run("bench", "trace", "--url", self.server.url, "--workload", self.workload, "--adapter", "count")
@@ -92,6 +144,14 @@ class Trace(unittest.TestCase):
         self.assertGreater(made["fit"]["steps"], 50)
         self.assertGreater(made["model"]["adapter_bytes_per_rank"], 0)
         run("simulate", "--profile", profile, "--workload", self.workload)
+
+    def test_a_profile_without_adapters_says_so(self):
+        profile, base = self.folder / "bare.json", self.folder / "base.jsonl"
+        run("profile", ROOT / "demo/model", "--minutes", 0.05, "--together", 2, "--prompt", 32, "-o", profile)
+        run("workload", "--arrivals", "poisson:5", "--lengths", "fixed:20:4", "--count", 20, "-o", base)
+        run("simulate", "--profile", profile, "--workload", base)
+        told = run("simulate", "--profile", profile, "--workload", self.workload, status=1).stderr
+        self.assertIn("does not say what they take", told)
 
 
 if __name__ == "__main__":
