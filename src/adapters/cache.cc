@@ -198,6 +198,12 @@ std::optional<Grant> AdapterCache::make_room(const AdapterEntry& entry, int64_t 
   return grant;
 }
 
+void AdapterCache::let_go(AdapterVersion* version) {
+  CHECK(version->pins == 0 && !version->owner->pinned);
+  evict(version, "nobody uses it");
+  recount();
+}
+
 void AdapterCache::evict_idle(int64_t bytes) {
   if (ledger_.used_bytes(MemoryUse::kAdapters) <= bytes) return;
   recount();

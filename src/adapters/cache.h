@@ -71,6 +71,7 @@ class AdapterCache {
   // Evicts of them, in the policy's order, until all adapters hold no more than `bytes`,
   // or none is left.
   void evict_idle(int64_t bytes);
+  void let_go(AdapterVersion* version);  // one of these
 
   int64_t bytes() const { return versions_.bytes() + loading_bytes_; }  // of all versions, and granted to loads
   int64_t loading_bytes() const { return loading_bytes_; }

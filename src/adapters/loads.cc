@@ -230,8 +230,9 @@ void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const 
   if (entry.version != nullptr) versions_.retire(*entries_.take_version(entry), {});
   entries_.set_version(entry, versions_.add(entry, entry.spec.label, std::move(adapter), std::move(job.grant)));
   entry.failed = entry.forget_on_failure = false;
-  ++loads_;
   const Adapter& loaded = *entry.version->adapter;
+  ++loads_;
+  load_bytes_ += loaded.bytes;
   log_.event(
       LogLevel::kInfo, "adapter loaded",
       {{"adapter", entry.spec.label}, {"bytes", loaded.bytes}, {"version", digest_hex(loaded.digest).substr(0, 12)}});

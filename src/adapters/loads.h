@@ -83,6 +83,7 @@ class AdapterLoads {
   bool loading() const { return !active_.empty() || !jobs_.empty(); }
   uint64_t serial() const { return serial_; }  // of failures
   uint64_t loads() const { return loads_; }
+  int64_t load_bytes() const { return load_bytes_; }  // in memory, of those that ended well
   uint64_t failures() const { return failures_; }
   void check() const;
 
@@ -119,6 +120,7 @@ class AdapterLoads {
   std::vector<AdapterEntry*> active_;
   std::vector<AdapterEntry*> turn_;  // of pump(): active_ as it began
   uint64_t serial_ = 0, next_job_ = 1, loads_ = 0, failures_ = 0;
+  int64_t load_bytes_ = 0;
 };
 
 }  // namespace loralei

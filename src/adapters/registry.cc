@@ -238,12 +238,22 @@ void AdapterRegistry::fail_outstanding(const Error& error) {
   loads_.fail_outstanding(error);
 }
 
+void AdapterRegistry::let_go_unused(AdapterSourceId source) {
+  AdapterEntry* const entry = entries_.find(source);
+  if (entry != nullptr && entry->version != nullptr && !entry->pinned && entry->version->pins == 0)
+    cache_.let_go(entry->version);
+}
+
 void AdapterRegistry::touch(AdapterSourceId source) {
   if (AdapterEntry* const entry = entries_.find(source); entry != nullptr) entries_.touch(*entry);
 }
 
 RegistryCounters AdapterRegistry::counters() const {
-  return {loads_.loads(), loads_.failures(), cache_.evictions(), cache_.versions_looked_at()};
+  return {.loads = loads_.loads(),
+          .failures = loads_.failures(),
+          .evictions = cache_.evictions(),
+          .load_bytes = loads_.load_bytes(),
+          .versions_looked_at = cache_.versions_looked_at()};
 }
 
 void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {

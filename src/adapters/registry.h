@@ -51,6 +51,7 @@ struct AdapterNeeds {
 
 struct RegistryCounters {
   uint64_t loads = 0, failures = 0, evictions = 0;
+  int64_t load_bytes = 0;
   uint64_t versions_looked_at = 0;  // in search of room for loads
 };
 
@@ -114,6 +115,8 @@ class AdapterRegistry {
   // --- another memory budget: AdapterCache
   int64_t idle_bytes() const { return cache_.idle_bytes(); }
   void evict_idle(int64_t bytes) { cache_.evict_idle(bytes); }
+  // Leaves memory, if it is there and nobody uses it and it is not pinned.
+  void let_go_unused(AdapterSourceId source);
 
   bool knows(AdapterSourceId source) const { return entries_.find(source) != nullptr; }
   std::string label(AdapterSourceId source) const;  // empty: it is not known

@@ -210,8 +210,64 @@ static void add_step_options(CLI::App& command, EngineFlags& flags, const std::s
       ->group(group);
 }
 
-void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model) {
+// Who may have how much memory, and what of it stays.
+static void add_memory_options(CLI::App& command, EngineFlags& flags, const std::string& group) {
+  command
+      .add_option("--memory-budget", flags.memory_budget,
+                  "bytes of host memory for everything, e.g. 4GiB (default: what is free); weights beyond it are "
+                  "streamed from disk (never with a GPU: they pass through host memory whole)")
+      ->group(group);
+  command
+      .add_option(
+          "--residency", flags.residency,
+          "which weights stay in memory while streaming: balanced, flex, layer-order, attn-first, ffn-first, none")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--prefetch-window", flags.prefetch_window,
+                  "bytes of streamed weights on their way (default: 8MiB where every layer streams the same, 64MiB "
+                  "where weights are shrunk, else what three layers stream, at most 128MiB)")
+      ->group(group);
+  add_stream_shrink_option(command, flags.stream_shrink)->group(group);
+  command
+      .add_option("--kv-cache-memory", flags.kv_cache_memory,
+                  "bytes for the KV cache (with --device cuda: of GPU memory)")
+      ->group(group);
+  command
+      .add_option("--adapter-memory", flags.adapter_memory,
+                  "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
+      ->group(group);
+  add_adapter_keeping_option(command, flags.host.engine.adapter_keeping)->group(group);
+  command
+      .add_option("--request-memory", flags.request_memory,
+                  "bytes reserved for requests and answers on their way (default: a part of the budget in 64, 12MiB to "
+                  "256MiB); more is used where it is free")
+      ->group(group);
+  command
+      .add_option(
+          "--host-adapter-memory", flags.host_adapter_memory,
+          "with --device cuda: bytes of host memory for loaded adapters, the tier behind the GPU's (default: as "
+          "many as there, within a quarter and three quarters of what is left)")
+      ->group(group);
+}
+
+// Which adapters are taken, and how they lie in memory.
+static void add_adapter_options(CLI::App& command, EngineFlags& flags, const std::string& group) {
   EngineOptions& engine = flags.host.engine;
+  command
+      .add_option("--adapter-quant", flags.adapter_quant,
+                  "int8: keep loaded adapters' low-rank factors in a byte a number (default: as their files hold them)")
+      ->group(group);
+  command.add_option("--adapter-strict", engine.adapter_strict, "refuse adapters that ask for what is not applied")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--max-lora-rank", engine.adapter_rank_max, "refuse adapters of a higher rank (default: no limit)")
+      ->check(CLI::Range(0, 4096))
+      ->group(group);
+}
+
+void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model) {
   const std::string group = "Model and engine";
   CLI::Option* path =
       command.add_option("model,-m,--model", flags.host.model_path, "Hugging Face directory or GGUF file")
@@ -255,42 +311,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->check(CLI::Range(0, 1024))
       ->group(group);
   add_step_options(command, flags, group);
-  command
-      .add_option("--memory-budget", flags.memory_budget,
-                  "bytes of host memory for everything, e.g. 4GiB (default: what is free); weights beyond it are "
-                  "streamed from disk (never with a GPU: they pass through host memory whole)")
-      ->group(group);
-  command
-      .add_option(
-          "--residency", flags.residency,
-          "which weights stay in memory while streaming: balanced, flex, layer-order, attn-first, ffn-first, none")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--prefetch-window", flags.prefetch_window,
-                  "bytes of streamed weights on their way (default: 8MiB where every layer streams the same, 64MiB "
-                  "where weights are shrunk, else what three layers stream, at most 128MiB)")
-      ->group(group);
-  add_stream_shrink_option(command, flags.stream_shrink)->group(group);
-  command
-      .add_option("--kv-cache-memory", flags.kv_cache_memory,
-                  "bytes for the KV cache (with --device cuda: of GPU memory)")
-      ->group(group);
-  command
-      .add_option("--adapter-memory", flags.adapter_memory,
-                  "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
-      ->group(group);
-  command
-      .add_option("--request-memory", flags.request_memory,
-                  "bytes reserved for requests and answers on their way (default: a part of the budget in 64, 12MiB to "
-                  "256MiB); more is used where it is free")
-      ->group(group);
-  command
-      .add_option(
-          "--host-adapter-memory", flags.host_adapter_memory,
-          "with --device cuda: bytes of host memory for loaded adapters, the tier behind the GPU's (default: as "
-          "many as there, within a quarter and three quarters of what is left)")
-      ->group(group);
+  add_memory_options(command, flags, group);
   command
       .add_option("--kv-cache-dtype", flags.kv_dtype,
                   "f32, f16, bf16, int8 or fp8 (e4m3; both with one scale a vector; default: f32 for f32 models, else "
@@ -308,17 +329,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "off", "lookup"}))
       ->group(group);
-  command
-      .add_option("--adapter-quant", flags.adapter_quant,
-                  "int8: keep loaded adapters' low-rank factors in a byte a number (default: as their files hold them)")
-      ->group(group);
-  command.add_option("--adapter-strict", engine.adapter_strict, "refuse adapters that ask for what is not applied")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--max-lora-rank", engine.adapter_rank_max, "refuse adapters of a higher rank (default: no limit)")
-      ->check(CLI::Range(0, 4096))
-      ->group(group);
+  add_adapter_options(command, flags, group);
 }
 
 int64_t connections_wanted(int stated, const EngineOptions& engine) {
@@ -337,6 +348,15 @@ Connections connections_possible(int64_t wanted, int64_t descriptors) {
               " files open. Raise its hard limit (ulimit -Hn), or give --max-connections or a smaller --max-queued."};
 }
 
+CLI::Option* add_adapter_keeping_option(CLI::App& command, AdapterKeeping& keeping) {
+  return command
+      .add_option("--adapter-cache", keeping,
+                  "adapters that no request uses or waits with: lru (they stay until others need their room, the one "
+                  "used longest ago leaves first) or none (they leave at once, but for pinned ones)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, AdapterKeeping>{{"lru", AdapterKeeping::kLru}, {"none", AdapterKeeping::kNone}}))
+      ->default_str("lru");
+}
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink) {
   return command
       .add_option("--stream-shrink", stream_shrink,

@@ -33,6 +33,7 @@ struct StepRecord {
   int64_t begin_ns = 0;  // of the engine's clock
   int64_t ns = 0;        // planning, computing, sampling, delivering
   StepFeatures features;
+  int32_t waiting = 0;              // requests of which nothing was admitted yet, behind this step
   std::vector<RequestId> admitted;  // requests of which a choice began with this step, in order
 
   friend bool operator==(const StepRecord&, const StepRecord&) = default;

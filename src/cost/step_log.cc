@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::string_view kHead =
     "step,begin_ns,ns,prefill_rows,decode_rows,prefill_attended,decode_attended,logits_rows,adapters,rank_sum,rank_max,"
-    "lora_rows,lora_row_ranks,admitted";
-constexpr size_t kNumbers = 13;  // before `admitted`
+    "lora_rows,lora_row_ranks,waiting,admitted";
+constexpr size_t kNumbers = 14;  // before `admitted`
 constexpr size_t kAdmittedMax = 65536;
 
 Error at_line(const std::string& place, int64_t line, const std::string& what) {
@@ -49,7 +49,8 @@ bool parse_line(std::string_view line, StepRecord& record) {
       take_number(line, ',', features.prefill_attended) && take_number(line, ',', features.decode_attended) &&
       take_number(line, ',', features.logits_rows) && take_number(line, ',', features.adapters) &&
       take_number(line, ',', features.rank_sum) && take_number(line, ',', features.rank_max) &&
-      take_number(line, ',', features.lora_rows) && take_number(line, ',', features.lora_row_ranks);
+      take_number(line, ',', features.lora_rows) && take_number(line, ',', features.lora_row_ranks) &&
+      take_number(line, ',', record.waiting);
   record.step = static_cast<uint64_t>(step);
   return numbers && take_admitted(line, record.admitted);
 }
@@ -72,7 +73,8 @@ std::string step_log_line(const StepRecord& record) {
                                                  features.rank_sum,
                                                  features.rank_max,
                                                  features.lora_rows,
-                                                 features.lora_row_ranks};
+                                                 features.lora_row_ranks,
+                                                 record.waiting};
   std::string line;
   line.reserve(160);
   for (const int64_t number : numbers) (line += std::to_string(number)) += ',';

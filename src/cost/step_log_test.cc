@@ -22,7 +22,7 @@ std::vector<StepRecord> some_records(uint64_t seed, int count) {
     record.ns = static_cast<int64_t>(random.below(1u << 30));
     StepFeatures& step = record.features;
     for (int32_t* number : {&step.prefill_rows, &step.decode_rows, &step.logits_rows, &step.adapters, &step.rank_sum,
-                            &step.rank_max, &step.lora_rows})
+                            &step.rank_max, &step.lora_rows, &record.waiting})
       *number = static_cast<int32_t>(random.below(INT32_MAX));
     for (int64_t* number : {&step.prefill_attended, &step.decode_attended, &step.lora_row_ranks})
       *number = static_cast<int64_t>(random.below(INT64_MAX));
@@ -67,11 +67,11 @@ TEST(StepLog, WhatIsWrongIsSaidWithFileAndLine) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "log:1: it is empty"},
       {"step,ns\n", "log:1: a step log begins with"},
-      {head + "1,2,3\n", "log:2: a step is 13 whole numbers"},
+      {head + "1,2,3\n", "log:2: a step is 14 whole numbers"},
       {head + good + good, "log:3: steps must ascend"},
-      {head + "1,2,3,4,5,6,7,8,9,10,11,12,-13,\n", "log:2: a step is"},
-      {head + "1,2,3,4,5,6,7,8,9,10,11,12,13,a\n", "log:2: a step is"},
-      {head + "1,2,3,99999999999,5,6,7,8,9,10,11,12,13,\n", "log:2: a step is"}};
+      {head + "1,2,3,4,5,6,7,8,9,10,11,12,13,-14,\n", "log:2: a step is"},
+      {head + "1,2,3,4,5,6,7,8,9,10,11,12,13,14,a\n", "log:2: a step is"},
+      {head + "1,2,3,99999999999,5,6,7,8,9,10,11,12,13,14,\n", "log:2: a step is"}};
   for (const auto& [text, sentence] : cases) {
     const auto read = parse_step_log(text, "log");
     ASSERT_FALSE(read.ok()) << text;

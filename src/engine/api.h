@@ -31,6 +31,7 @@
 #include "base/result.h"
 #include "kv/block_times.h"
 #include "sampling/params.h"
+#include "sched/wait_times.h"
 #include "tensor/dtype.h"
 
 namespace loralei {
@@ -179,9 +180,12 @@ struct EngineStats : MemoryShares {  // the host's
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation
-  int64_t idle_adapter_bytes = 0;                    // of adapter_bytes: nobody uses them, and they are not pinned
+  // How long requests waited before anything of them was computed, by cause.
+  std::array<double, kWaitCauses> waited_s{};
+  int64_t idle_adapter_bytes = 0;  // of adapter_bytes: nobody uses them, and they are not pinned
   uint64_t adapter_loads = 0, adapter_load_failures = 0, adapter_evictions = 0;
-  uint64_t adapter_uploads = 0;  // from host memory to the device that computes
+  int64_t adapter_load_bytes = 0;  // as they lie in memory
+  uint64_t adapter_uploads = 0;    // from host memory to the device that computes
   int64_t adapter_upload_bytes = 0;
   double adapter_upload_s = 0;
   double step_ms_last = 0;
@@ -215,6 +219,13 @@ enum class Speculation : uint8_t {
   kLookup,  // always
 };
 
+// Adapters that nobody uses and nobody waits with, where steps read them (a device's
+// memory, else the host's). Texts are the same either way. Pinned ones stay.
+enum class AdapterKeeping : uint8_t {
+  kLru,   // stay until others need their room: the one used longest ago leaves first
+  kNone,  // leave at once
+};
+
 inline constexpr int64_t kStepTimeUnbounded = INT64_MAX;
 
 struct EngineOptions {
@@ -227,6 +238,7 @@ struct EngineOptions {
   // 0: what max_model_len x max_sequences needs, at most half of available memory after
   // the weights.
   int64_t kv_cache_bytes = 0;
+  AdapterKeeping adapter_keeping = AdapterKeeping::kLru;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left
   int64_t request_bytes = 0;        // reserved for requests; 0: a part of the budget where a server runs
   int64_t host_adapter_bytes = 0;   // beside a device: of host memory; 0: as many as there, in what is sensible

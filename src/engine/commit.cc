@@ -218,12 +218,14 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
       cold_changed_ = true;
     }
     drop_leases(request);
-    request.claims.clear();
     count_waiting(request, false);
+    let_go_unused(request);
+    request.claims.clear();
     set_lacks(request, false);
     ended_.push_back(request.id);
-  } else if (led && request.ready) {
-    release_siblings(request);
+  } else {
+    if (led && request.ready) release_siblings(request);
+    note_wait(request);
   }
 }
 
@@ -269,14 +271,16 @@ void EngineLoop::enqueue(Sequence& sequence) {
     const auto place =
         has_dear_mask(sequence) ? forming_.end() : std::upper_bound(forming_.begin(), dear, &sequence, older);
     forming_.insert(place, &sequence);
-    return;
+    return note_wait(*sequence.request);
   }
   sequence.phase = SeqPhase::kWaiting;
   const KvMatch match = parts_.kv->peek(sequence.request->key, sequence.text(), match_limit(sequence));
   const auto known = static_cast<int32_t>(sequence.text().size());
   sequence.waiting = {.id = sequence.id, .order = sequence.order, .rows = known - match.tokens()};
   admission_.arrive(sequence.waiting);
+  prefetch_due_ = true;
   waiting_formed_ += sequence.grammar != nullptr ? 1 : 0;
+  note_wait(*sequence.request);
 }
 
 void EngineLoop::leave_waiting(const Sequence& sequence) {
@@ -288,7 +292,26 @@ void EngineLoop::leave_waiting(const Sequence& sequence) {
 void EngineLoop::leave_queue(Request& request) {
   if (!request.queued) return;
   request.queued = false;
+  --queued_;
   parts_.queued->fetch_sub(1, std::memory_order_relaxed);
+  note_wait(request);
+}
+
+// What it waits for, before anything of it was admitted.
+std::optional<WaitCause> EngineLoop::wait_of(const Request& request) const {
+  if (!request.queued || request.held) return std::nullopt;
+  if (!request.ready) return WaitCause::kAdapterLoad;
+  if (request.lacks) return WaitCause::kAdapterRoom;
+  const auto has_choice = [&](SeqPhase phase) {
+    return std::any_of(request.choices.begin(), request.choices.end(),
+                       [phase](const auto& choice) { return choice->phase == phase; });
+  };
+  if (has_choice(SeqPhase::kWaiting)) return WaitCause::kTurn;
+  return has_choice(SeqPhase::kForming) ? std::optional(WaitCause::kGrammar) : std::nullopt;
+}
+
+void EngineLoop::note_wait(Request& request) {
+  waits_.waits_for(request.wait, wait_of(request), parts_.clock->now_ns());
 }
 
 }  // namespace loralei

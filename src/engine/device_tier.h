@@ -41,6 +41,11 @@ class DeviceTier {
   // not be brought.
   virtual Result<bool> arrived(AdapterVersionId version) = 0;
   virtual void release(AdapterVersionId version) = 0;
+  virtual bool has(AdapterVersionId version) const = 0;  // there, or on its way
+  // Room that no copy has: so much can be brought without another leaving.
+  virtual int64_t free_bytes() const = 0;
+  // Its copy goes, where it has arrived and nobody holds it.
+  virtual void drop_unused(AdapterVersionId version) = 0;
   // The version left host memory; nobody holds it.
   virtual void forget(AdapterVersionId version) = 0;
   // `call` is called when a version has arrived or failed; empty: not any more from when

@@ -377,6 +377,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.max_sequences = std::min({options.max_sequences, limits.rows_max, limits.logits_rows_max});
   loop.step_tokens = std::clamp(options.step_tokens, loop.max_sequences, limits.rows_max);
   loop.step_time_ns = options.step_time_ns;
+  loop.adapter_keeping = options.adapter_keeping;
   loop.prefix_cache = options.prefix_cache;
   loop.speculate = options.speculate;
   return std::unique_ptr<Engine>(new EngineImpl(std::move(parts), std::move(loop), max_model_len));

@@ -104,6 +104,8 @@ void EngineLoop::receive(Arrival&& arrival) {
   }
   request.unfinished = submit.choices;
   requests_.emplace(id, std::move(owned));
+  ++queued_;
+  waits_.came(request.arrived_ns, parts_.clock->now_ns());
   if (request.sources.empty()) {
     make_ready(request, {});
   } else {
@@ -144,6 +146,7 @@ void EngineLoop::receive(const Hold& hold) {
       enqueue(*sequence);
     }
   }
+  note_wait(request);
 }
 
 void EngineLoop::receive(const AdapterCommand& command) {
@@ -170,7 +173,15 @@ void EngineLoop::receive(LoadDone&& done) { registry_.on_load_done(std::move(don
 
 void EngineLoop::receive(HeaderCheck&& check) { registry_.checked(check); }
 
-void EngineLoop::receive(const UploadDone&) { arriving_changed_ = true; }
+void EngineLoop::receive(const UploadDone& done) {
+  arriving_changed_ = true;
+  const auto found = prefetched_.find(done.version);
+  if (found == prefetched_.end()) return;
+  prefetch_due_ = true;
+  const bool wanted = waiting_by_source_.count(found->second) != 0;
+  prefetched_.erase(found);
+  if (!wanted && parts_.adapter_keeping == AdapterKeeping::kNone) tier_->drop_unused(done.version);
+}
 
 // Between two steps: nobody uses weights or KV now.
 void EngineLoop::receive(const BudgetReady& ready) {

@@ -22,6 +22,7 @@ namespace {
 // Of those that wait for adapters: so many, the oldest, have theirs loaded, and of those
 // that wait for a step so many have theirs kept from leaving for others.
 constexpr size_t kWantedMax = 64;
+constexpr size_t kPrefetchesMax = 2;  // on their way at once: whoever is admitted waits for no more of them
 
 AdapterNeeds needs_of(const Request& request) { return {request.sources, request.claims, request.used}; }
 
@@ -49,6 +50,7 @@ void EngineLoop::wait_for_adapters(Request& request) {
   for (const AdapterSourceId source : request.sources) cold_by_source_[source].insert(request.order);
   to_look_at_.push_back(request.order);
   cold_changed_ = true;
+  note_wait(request);
 }
 
 // For tell_adapters().
@@ -257,14 +259,55 @@ Result<bool> EngineLoop::have_arrived(const Request& request) {
 void EngineLoop::set_lacks(Request& request, bool lacks) {
   lacking_ += static_cast<int32_t>(lacks) - static_cast<int32_t>(std::exchange(request.lacks, lacks));
   CHECK(lacking_ >= 0);
+  note_wait(request);
 }
 
 void EngineLoop::drop_leases(Request& request) {
   CHECK(request.running == 0);
   request.arriving = false;
-  if (request.hold) arriving_changed_ = true;  // there is more room on the device
+  if (request.hold) arriving_changed_ = prefetch_due_ = true;  // there is more room on the device
   request.hold.release();
   request.pins.clear();
+}
+
+// Of one that has ended, under AdapterKeeping::kNone: what nobody else uses or waits with
+// leaves.
+void EngineLoop::let_go_unused(const Request& request) {
+  CHECK(request.unfinished == 0 && request.pins.empty() && !request.counted);
+  if (parts_.adapter_keeping != AdapterKeeping::kNone) return;
+  for (size_t i = 0; i < request.sources.size(); ++i) {
+    if (waiting_by_source_.count(request.sources[i]) != 0) continue;
+    if (tier_ == nullptr) {
+      registry_.let_go_unused(request.sources[i]);
+    } else if (i < request.claims.size()) {
+      tier_->drop_unused(request.claims[i].version());
+    }
+  }
+}
+
+// Those that will be asked next have their adapters brought to the device, a few at a
+// time, as far as there is room that nobody has.
+void EngineLoop::prefetch() {
+  if (tier_ == nullptr || !std::exchange(prefetch_due_, false)) return;
+  int64_t free_bytes = tier_->free_bytes();
+  admission_.for_oldest(kWantedMax, [&](SeqId id) {
+    Request& request = *sequences_.at(id)->request;
+    if (request.hold || request.segments.empty() || prefetched_.size() == kPrefetchesMax) return;
+    Error error;
+    if (registry_.look(needs_of(request), request.order, request.since, adapters_, error) != AcquireOutcome::kReady)
+      return;
+    for (size_t i = 0; i < adapters_.size() && prefetched_.size() < kPrefetchesMax; ++i) {
+      const Adapter* const adapter = adapters_[i];
+      const auto is_this = [&](const SeqAdapter& segment) { return segment.version == adapter->version; };
+      if (std::none_of(request.segments.begin(), request.segments.end(), is_this)) continue;
+      if (adapter->bytes > free_bytes || tier_->has(adapter->version)) continue;
+      AdapterHold hold;  // for as long as it takes to begin
+      const Result<bool> begun = hold.take(*tier_, {&adapter, 1});
+      if (!begun.ok() || !*begun) continue;  // whoever asks for it is told
+      free_bytes -= adapter->bytes;
+      prefetched_.emplace(adapter->version, request.sources[i]);
+    }
+  });
 }
 
 // Of one that was not admitted. What is on its way to the device is kept: it will be

@@ -66,6 +66,7 @@ RegistryOptions EngineLoop::registry_options() {
     parts_.executor->withdraw(version);
     ranks_.withdraw(version);
     if (tier_ == nullptr) return;
+    prefetched_.erase(version);
     tier_->forget(version);
     arriving_changed_ = true;
   };
@@ -163,8 +164,10 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
     stats.device_driver_bytes = overhead->since_bytes.load(std::memory_order_relaxed);
   }
   const RegistryCounters counts = registry_.counters();
+  for (size_t i = 0; i < kWaitCauses; ++i) stats.waited_s[i] = static_cast<double>(waits_.totals_ns()[i]) * 1e-9;
   stats.idle_adapter_bytes = registry_.idle_bytes();
   stats.adapter_loads = counts.loads;
+  stats.adapter_load_bytes = counts.load_bytes;
   stats.adapter_load_failures = counts.failures;
   stats.adapter_evictions = counts.evictions;
   if (tier_ == nullptr) return;
@@ -252,11 +255,13 @@ void EngineLoop::check() const {
   CHECK(std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
   size_t count = 0, cold = 0, waiting = 0, waiting_formed = 0;
-  int32_t parked = 0, lacking = 0;
+  int32_t parked = 0, lacking = 0, queued = 0;
   for (const auto& [id, request] : requests_) {
     int32_t unfinished = 0;
     cold += request->ready ? 0 : 1;
     lacking += request->lacks ? 1 : 0;
+    queued += request->queued ? 1 : 0;
+    CHECK(request->wait.cause() == wait_of(*request));
     check_leases(*request);
     for (const auto& sequence : request->choices) {
       ++count;
@@ -282,6 +287,7 @@ void EngineLoop::check() const {
     CHECK(unfinished == request->unfinished && unfinished > 0);
   }
   CHECK(waiting == admission_.size() && waiting_formed == waiting_formed_);
+  CHECK(queued == queued_);
   CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size());
   CHECK(lacking == lacking_);
   CHECK(!stuck_);

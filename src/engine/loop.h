@@ -52,6 +52,7 @@
 #include "sched/admission.h"
 #include "sched/step_planner.h"
 #include "sched/step_times.h"
+#include "sched/wait_times.h"
 
 namespace loralei {
 
@@ -69,6 +70,7 @@ struct LoopParts : EngineContext {
   int64_t step_time_ns = 0;  // EngineOptions::step_time_ns
   bool prefix_cache = true;
   Speculation speculate = Speculation::kAuto;
+  AdapterKeeping adapter_keeping = AdapterKeeping::kLru;
   std::atomic<int32_t>* queued =
       nullptr;  // requests of which nothing was admitted yet; counted up by submit(), down here
 };
@@ -154,6 +156,8 @@ class EngineLoop {
   void set_lacks(Request& request, bool lacks);
   void drop_leases(Request& request);
   void drop_unused_leases(Request& request);
+  void let_go_unused(const Request& request);
+  void prefetch();
   Status prepare(Request& request, std::span<const Adapter* const> adapters);
   Status apply_adapters(Request& request, std::span<const Adapter* const> adapters,
                         std::vector<KvIdentityPart>& identity);
@@ -165,6 +169,7 @@ class EngineLoop {
   bool plan();
   PrefillRows prefill_rows() const;
   void offer_waiting();
+  void stop_offers(WaitCause cause);
   void learn_step(int64_t ns);
   void record_step(int64_t ns);
   bool speculates() const;
@@ -200,6 +205,8 @@ class EngineLoop {
   void enqueue(Sequence& sequence);
   void leave_waiting(const Sequence& sequence);
   void leave_queue(Request& request);
+  std::optional<WaitCause> wait_of(const Request& request) const;
+  void note_wait(Request& request);
 
   RegistryOptions registry_options();
   PlanOptions plan_options() const;
@@ -209,6 +216,8 @@ class EngineLoop {
   bool arriving_changed_ = false;  // somebody may go on, or there may be more room on the device
   bool device_full_ = false;       // somebody waits for room there, since that changed last
   int32_t lacking_ = 0;            // requests with Request::lacks
+  bool prefetch_due_ = false;      // somebody waits, or there is room on the device, since the last prefetch()
+  std::map<AdapterVersionId, AdapterSourceId> prefetched_;  // on their way to the device, and held by nobody
   AdapterRegistry registry_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;
@@ -220,6 +229,8 @@ class EngineLoop {
   std::vector<Sequence*> forming_;
   Admission admission_;             // those that wait for a step
   size_t waiting_formed_ = 0;       // of these: with a grammar
+  int32_t queued_ = 0;              // requests of which nothing was admitted yet
+  WaitTimes waits_;                 // of these
   std::vector<Sequence*> running_;  // oldest first
   std::vector<RequestId> ended_;    // requests to forget at the end of the turn
   EngineOutput* output_ = nullptr;  // of the current turn

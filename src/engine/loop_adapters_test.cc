@@ -230,5 +230,136 @@ TEST(EngineLoopAdapters, ASumWithActivatedLoraHasOneOrderWhateverTheChunks) {
   }
 }
 
+void add_adapters(World& world, const std::string& names) {
+  for (const char name : names) {
+    world.files.put(std::string("/") + name, static_cast<uint64_t>(name));
+    world.command(AdapterAction::kAdd, std::string(1, name), std::string("/") + name);
+  }
+}
+
+AdapterTier tier_of(const World& world, const std::string& name) {
+  for (const auto& adapter : world.adapters())
+    if (adapter->source.label == name) return adapter->tier;
+  return AdapterTier::kFailed;
+}
+
+TEST(EngineLoopAdapters, WhereNoneAreKeptTheyLeaveBehindTheLastRequestThatWantsThem) {
+  World world({.max_sequences = 1, .adapter_keeping = AdapterKeeping::kNone});
+  add_adapters(world, "abc");
+  world.command(AdapterAction::kPin, "c", "");
+  const RequestId first = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
+  const RequestId second = world.submit(simple(10, 5, 2, {{source_of("a"), 1.0f}}));
+  const RequestId third = world.submit(simple(10, 5, 3, {{source_of("c"), 1.0f}}));
+  while (world.record(first).end == EndReason::kNone) {
+    world.turn();
+    world.finish_load();
+  }
+  EXPECT_EQ(tier_of(world, "a"), AdapterTier::kResident) << "the second waits with it";
+  world.run();
+  EXPECT_EQ(tier_of(world, "a"), AdapterTier::kSource);
+  EXPECT_EQ(tier_of(world, "c"), AdapterTier::kResident) << "it is pinned";
+  EXPECT_EQ(world.stats().adapter_loads, 2u);
+  EXPECT_EQ(world.stats().adapter_evictions, 1u);
+  const RequestId again = world.submit(simple(10, 5, 4, {{source_of("a"), 1.0f}}));
+  world.run();
+  EXPECT_EQ(world.stats().adapter_loads, 3u);
+  for (const RequestId id : {first, second, third, again}) world.expect_oracle(id);
+  // One that leaves while it waits takes its adapter with it.
+  world.submit(simple(10, 50, 5));
+  world.turn();
+  const RequestId left = world.submit(simple(10, 5, 6, {{source_of("b"), 1.0f}}));
+  for (int i = 0; i < 3; ++i) {
+    world.turn();
+    world.finish_load();
+  }
+  EXPECT_EQ(tier_of(world, "b"), AdapterTier::kResident);
+  world.cancel(left);
+  world.run();
+  EXPECT_EQ(tier_of(world, "b"), AdapterTier::kSource);
+  world.expect_nothing_held();
+}
+
+TEST(EngineLoopAdapters, WhereNoneAreKeptTheirCopiesOnTheDeviceLeaveToo) {
+  World world({.max_sequences = 1, .device_bytes = 1 << 20, .adapter_keeping = AdapterKeeping::kNone});
+  add_adapters(world, "ab");
+  const RequestId first = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
+  const RequestId second = world.submit(simple(10, 5, 2, {{source_of("b"), 1.0f}}));
+  world.run();
+  for (const RequestId id : {first, second}) world.expect_oracle(id);
+  EXPECT_EQ(world.executor.tier->copies(), 0u);
+  EXPECT_EQ(tier_of(world, "a"), AdapterTier::kResident) << "in host memory they stay";
+  // Brought ahead for one that then leaves.
+  world.submit(simple(10, 50, 3));
+  world.turn();
+  const RequestId left = world.submit(simple(10, 5, 4, {{source_of("a"), 1.0f}}));
+  world.turn();
+  EXPECT_EQ(world.executor.tier->copies(), 1u);
+  world.cancel(left);
+  world.run();
+  EXPECT_EQ(world.executor.tier->copies(), 0u);
+}
+
+TEST(EngineLoopAdapters, WhatWillBeAskedNextIsBroughtToTheDeviceAheadAsFarAsThereIsRoom) {
+  World world({.max_sequences = 1, .device_bytes = 1 << 20});
+  add_adapters(world, "abcd");
+  std::vector<RequestId> ids = {world.submit(simple(10, 60, 1))};
+  world.turn();
+  for (const char* name : {"a", "b", "c", "d"})
+    ids.push_back(world.submit(simple(10, 2, 2, {{source_of(name), 1.0f}})));
+  for (int i = 0; i < 8; ++i) {
+    world.turn();
+    world.finish_load();
+  }
+  EXPECT_EQ(world.executor.tier->copies(), 2u) << "no more than two at a time";
+  ASSERT_TRUE(world.finish_upload());
+  world.turn();
+  EXPECT_EQ(world.executor.tier->copies(), 3u);
+  EXPECT_EQ(world.executor.tier->holds(), 0) << "who waits holds nothing";
+  world.run();
+  EXPECT_EQ(world.executor.tier->uploads, 4);
+  for (const RequestId id : ids) world.expect_oracle(id);
+  world.expect_nothing_held();
+}
+
+// Nobody leaves the device for what is brought ahead.
+TEST(EngineLoopAdapters, WhatIsBroughtAheadTakesNobodysPlace) {
+  World world({.max_sequences = 1, .device_bytes = 1500});
+  add_adapters(world, "ab");
+  world.submit(simple(10, 2, 1, {{source_of("a"), 1.0f}}));
+  world.run();
+  ASSERT_EQ(world.executor.tier->copies(), 1u);
+  ASSERT_LT(world.executor.tier->free_bytes(), world.executor.tier->bytes());
+  world.submit(simple(10, 20, 2));
+  world.turn();
+  const RequestId waits = world.submit(simple(10, 2, 3, {{source_of("b"), 1.0f}}));
+  for (int i = 0; i < 5; ++i) {
+    world.turn();
+    world.finish_load();
+  }
+  EXPECT_EQ(world.executor.tier->uploads, 1);
+  world.run();
+  EXPECT_EQ(world.executor.tier->uploads, 2);
+  world.expect_oracle(waits);
+}
+
+// The last user of an adapter that was unloaded ends with a step, and the adapter leaves
+// with it: the step's record still knows its rank.
+TEST(EngineLoopAdapters, TheRecordOfAStepKnowsAnAdapterThatLeavesWithIt) {
+  std::vector<StepRecord> records;
+  World world({.on_step = [&](const StepRecord& record) { records.push_back(record); }});
+  add_adapters(world, "a");
+  const RequestId id = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
+  for (int i = 0; i < 3; ++i) {
+    world.turn();
+    world.finish_load();
+  }
+  world.command(AdapterAction::kDrop, "a", "");
+  world.run();
+  world.expect_oracle(id);
+  ASSERT_EQ(records.size(), 5u);
+  EXPECT_EQ(records.back().features.adapters, 1);
+  EXPECT_EQ(world.stats().adapter_bytes, 0);
+}
+
 }  // namespace
 }  // namespace loralei

@@ -33,6 +33,7 @@
 #include "sched/admission.h"
 #include "sched/prompt_lookup.h"
 #include "sched/seq_state.h"
+#include "sched/wait_times.h"
 
 namespace loralei {
 
@@ -84,6 +85,7 @@ struct Request {
   bool arriving = false;                 // what `hold` holds is on its way to the device
   int32_t running = 0;                   // of its choices: those that have pins and hold
   bool queued = true;                    // counts against max_queued: nothing of it was admitted yet
+  WaitClock wait;                        // while it is queued
   std::vector<AdapterSourceId> sources;  // of the adapters, in the request's order
   std::vector<std::string> labels;       // beside sources, for sentences
   std::vector<AdapterClaim> claims;      // beside sources: the versions it was made ready for

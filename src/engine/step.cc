@@ -146,7 +146,8 @@ PrefillRows EngineLoop::prefill_rows() const {
 void EngineLoop::offer_waiting() {
   const KvCache& kv = *parts_.kv;
   refused_.reset();
-  if (admission_.empty() || running_.size() == static_cast<size_t>(parts_.max_sequences)) return;
+  if (admission_.empty()) return;
+  if (running_.size() == static_cast<size_t>(parts_.max_sequences)) return stop_offers(WaitCause::kSlots);
   admission_.begin();
   registry_.reserve();
   while (const auto id = admission_.next()) {
@@ -172,12 +173,15 @@ void EngineLoop::offer_waiting() {
         continue;  // with its leases
       case Fit::kNoRows:
         admission_.refused(Lack::kRows);
+        stop_offers(WaitCause::kRows);
         break;
       case Fit::kNoBlocks:
         admission_.refused(Lack::kMemory);
+        stop_offers(WaitCause::kKv);
         break;
       case Fit::kNoSlots:
         admission_.refused(Lack::kSlots);
+        stop_offers(WaitCause::kSlots);
         break;
     }
     refused_ = sequence.id;
@@ -185,9 +189,13 @@ void EngineLoop::offer_waiting() {
   }
 }
 
+// Whoever is not admitted now waits for this, as far as nobody after it lacks more.
+void EngineLoop::stop_offers(WaitCause cause) { waits_.queue_waits_for(cause, parts_.clock->now_ns()); }
+
 bool EngineLoop::plan() {
   KvCache& kv = *parts_.kv;
   const bool drafts = speculates();
+  waits_.queue_waits_for(WaitCause::kTurn, parts_.clock->now_ns());
   if (running_.empty() && admission_.empty()) return false;
   running_states_.clear();
   for (Sequence* sequence : running_) {
@@ -201,6 +209,7 @@ bool EngineLoop::plan() {
                   .blocks_total = kv.total(),
                   .rows = prefill_rows()});
   offer_waiting();
+  prefetch();
   planner_.finish(planned_);
   commit_plan();
   if (!health_.ok()) {  // an upload found the device lost
@@ -317,6 +326,7 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
   in_flight_ = false;
   pass_ns_ = parts_.clock->now_ns() - step_begin_ns_;
   ++steps_;
+  if (parts_.on_step) record_.features = features_of(batch, ranks_);  // before adapters may leave
   counters_.rows_last = static_cast<int32_t>(batch.tokens.size());
   counters_.rows += batch.tokens.size();
   const auto limit = std::lower_bound(kStepRowsLimits.begin(), kStepRowsLimits.end(), counters_.rows_last);
@@ -335,11 +345,11 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
     ask_ready();  // what can be mended is begun with at once
   }
   const int64_t end_ns = parts_.clock->now_ns(), step_ns = end_ns - step_begin_ns_;
-  if (status.ok()) learn_step(step_ns);
   masks_.step_took(step_ns);
   counters_.step_ms_last = static_cast<double>(step_ns) * 1e-6;
   const int64_t turn_ns = taken_in_ns_ + end_ns - next_begin_ns_;
   counters_.step_s += static_cast<double>(turn_ns) * 1e-9;
+  if (status.ok()) learn_step(turn_ns);
   if (status.ok() && parts_.on_step) record_step(turn_ns);
   forget_ended();
   collect_replies();
@@ -357,7 +367,7 @@ void EngineLoop::record_step(int64_t ns) {
   record_.step = slot_.batch().step;
   record_.begin_ns = next_begin_ns_;
   record_.ns = ns;
-  record_.features = features_of(slot_.batch(), ranks_);
+  record_.waiting = queued_;
   record_.admitted.clear();
   for (const SeqId id : planned_.admitted) {
     const RequestId request = sequences_.at(id)->request->id;

@@ -191,6 +191,10 @@ void put_engine_counts(Page& page, const EngineStats& s) {
              "vllm:generation_tokens_total");
   page.value(kCounter, "loralei_preemptions_total", "Sequences preempted for want of KV blocks.", number(s.preemptions),
              {}, "vllm:num_preemptions_total");
+  for (size_t i = 0; i < kWaitCauses; ++i) {
+    page.value(kCounter, "loralei_request_wait_seconds_total", "Waiting before anything was computed, by its cause.",
+               s.waited_s[i], {{"cause", kWaitCauseNames[i]}});
+  }
   page.value(kCounter, "loralei_prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
              number(s.prefix_queries), {}, "vllm:prefix_cache_queries_total");
   page.value(kCounter, "loralei_prefix_cache_hits_total", "Tokens found in the prefix cache.", number(s.prefix_hits),
@@ -199,6 +203,8 @@ void put_engine_counts(Page& page, const EngineStats& s) {
   page.value(kCounter, "loralei_speculation_accepted_tokens_total", "Guessed tokens that were right.",
              number(s.accepted_tokens));
   page.value(kCounter, "loralei_adapter_loads_total", "Adapters loaded into memory.", number(s.adapter_loads));
+  page.value(kCounter, "loralei_adapter_load_bytes_total", "Bytes of adapters loaded, as they lie in memory.",
+             number(s.adapter_load_bytes));
   page.value(kCounter, "loralei_adapter_load_failures_total", "Adapter loads that failed.",
              number(s.adapter_load_failures));
   page.value(kCounter, "loralei_adapter_evictions_total", "Adapters dropped to make room.",
@@ -253,6 +259,8 @@ void put_engine(Page& page, const EngineStats& s) {
       kGauge, "vllm:cache_config_info", "Size of the KV cache.", 1,
       {{"block_size", std::to_string(kKvBlockTokens)}, {"num_gpu_blocks", std::to_string(s.kv_blocks_total)}});
   put_memory(page, "loralei_memory_bytes", "Bytes of memory by use.", s, {});
+  page.value(kGauge, "loralei_adapters_idle_bytes", "Bytes of adapters in memory that no request uses.",
+             number(s.idle_adapter_bytes));
   if (!s.device.empty()) {
     put_memory(page, "loralei_device_memory_bytes", "Bytes of a device's memory by use.", s.device_memory,
                {{"device", s.device}});

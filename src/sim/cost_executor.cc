@@ -22,7 +22,7 @@ Result<bool> LinkTier::hold(std::span<const Adapter* const> adapters) {
     stats_.upload_bytes += adapter->bytes;
     stats_.upload_ns += cost_ns;
     kernel_.at(lane_ns, EventOrder::kEnded, [this, version = adapter->version] {
-      auto done = memory_.end_upload(true, version);
+      auto done = memory_.end_upload(!faults_.upload_fails(), version);
       CHECK(done);
       if (call_) call_(std::move(*done));
     });

@@ -41,6 +41,9 @@ class LinkTier final : public DeviceTier {
   Result<bool> arrived(AdapterVersionId version) override { return memory_.arrived(version); }
   void release(AdapterVersionId version) override { memory_.release(version); }
   void forget(AdapterVersionId version) override { memory_.forget(version); }
+  bool has(AdapterVersionId version) const override { return memory_.has(version); }
+  int64_t free_bytes() const override { return memory_.free_bytes(); }
+  void drop_unused(AdapterVersionId version) override { memory_.drop_unused(version); }
   void on_upload(std::function<void(UploadDone&&)> call) override { call_ = std::move(call); }
   DeviceTierStats stats() const override { return stats_; }
   const FakeTier& memory() const { return memory_; }
@@ -80,6 +83,7 @@ class CostExecutor final : public Executor {
   DeviceTier* device_tier() override { return tier_.get(); }
   int64_t adapter_bytes() const override { return tier_ == nullptr ? 0 : tier_->memory().bytes(); }
   int64_t busy_ns() const { return busy_ns_; }
+  int64_t held_adapter_bytes() const { return tier_ == nullptr ? 0 : tier_->memory().held_bytes(); }
   int32_t held_on_device() const { return tier_ == nullptr ? 0 : tier_->memory().holds(); }
 
  private:

@@ -181,6 +181,13 @@ class FakeTier final : public DeviceTier {
       copies_.erase(found);
     }
   }
+  bool has(AdapterVersionId version) const override { return copies_.count(version) != 0; }
+  int64_t free_bytes() const override { return bytes_max_ - bytes(); }
+  void drop_unused(AdapterVersionId version) override {
+    const auto found = copies_.find(version);
+    if (found != copies_.end() && found->second.holds == 0 && found->second.state == State::kThere)
+      copies_.erase(found);
+  }
   void on_upload(std::function<void(UploadDone&&)> call) override { news = std::move(call); }
   DeviceTierStats stats() const override { return {uploads, 0, 0}; }
 
@@ -207,13 +214,17 @@ class FakeTier final : public DeviceTier {
     CHECK(sum <= bytes_max_);
     return sum;
   }
+  int64_t held_bytes() const {
+    int64_t sum = 0;
+    for (const auto& [version, copy] : copies_) sum += copy.holds > 0 ? copy.bytes : 0;
+    return sum;
+  }
   int32_t holds() const {
     int32_t sum = 0;
     for (const auto& [version, copy] : copies_) sum += copy.holds;
     return sum;
   }
   size_t copies() const { return copies_.size(); }
-  bool has(AdapterVersionId version) const { return copies_.count(version) != 0; }  // there, or on its way
   int64_t uploads = 0;
   bool lost = false;  // that is why uploads fail
   std::function<void(UploadDone&&)> news;

@@ -50,6 +50,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup) : setup_(setup), executor(limits
   parts.speculate = setup.speculate;
   parts.queued = &queued;
   parts.on_step = setup.on_step;
+  parts.adapter_keeping = setup.adapter_keeping;
   loop = std::make_unique<EngineLoop>(std::move(parts));
 }
 

@@ -53,6 +53,9 @@ class CudaExecutor final : public Executor, public DeviceTier {
   Result<bool> arrived(AdapterVersionId version) override { return model_.adapters().arrived(version); }
   void release(AdapterVersionId version) override { model_.adapters().release(version); }
   void forget(AdapterVersionId version) override { model_.adapters().forget(version); }
+  bool has(AdapterVersionId version) const override { return model_.adapters().has(version); }
+  int64_t free_bytes() const override { return model_.adapters().bytes_max() - model_.adapters().bytes(); }
+  void drop_unused(AdapterVersionId version) override { model_.adapters().drop_unused(version); }
   void on_upload(std::function<void(UploadDone&&)> call) override {
     if (call == nullptr) return model_.adapters().on_upload({});
     model_.adapters().on_upload([call = std::move(call)](AdapterVersionId version, const Status& status) {

@@ -261,6 +261,12 @@ void CudaAdapters::release(AdapterVersionId version) {
   if (--slab->holds == 0 && slab->state == State::kFailed) give_up(*slab);
 }
 
+void CudaAdapters::drop_unused(AdapterVersionId version) {
+  settle();
+  Slab* const slab = slab_of(version);
+  if (slab != nullptr && slab->holds == 0 && slab->state == State::kThere) give_up(*slab);
+}
+
 void CudaAdapters::forget(AdapterVersionId version) {
   settle();
   Slab* const slab = slab_of(version);

@@ -82,6 +82,9 @@ class CudaAdapters {
   // (those who hold it release it, who holds it later tries again).
   Result<bool> arrived(AdapterVersionId version);
   void release(AdapterVersionId version);
+  bool has(AdapterVersionId version) const { return versions_.count(version) != 0; }  // there, or on its way
+  // What hold() brought goes, where it has arrived and nobody holds it.
+  void drop_unused(AdapterVersionId version);
   // The version is gone from host memory; nobody holds it.
   void forget(AdapterVersionId version);
   // `call` is called, on another thread, when an upload of a version has ended; empty:
