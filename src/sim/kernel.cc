@@ -2,6 +2,7 @@
 #include "sim/kernel.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -10,7 +11,7 @@ namespace loralei::sim {
 
 int64_t simulated_ns(double seconds) {
   constexpr double kMostS = 1e4;
-  return static_cast<int64_t>(std::clamp(seconds, 0.0, kMostS) * 1e9);
+  return std::llround(std::clamp(seconds, 0.0, kMostS) * 1e9);
 }
 
 void Kernel::at(int64_t time_ns, EventOrder order, Event event) {

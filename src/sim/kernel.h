@@ -19,8 +19,8 @@ namespace loralei::sim {
 // arrives is seen by that decision, too.
 enum class EventOrder : uint8_t { kEnded, kArrival, kDecision };
 
-// Of seconds, as long as a profile may say: 0 to 10,000 s, so that no sum of times is too
-// large for a clock.
+// Of seconds, to the nearest nanosecond, as long as a profile may say: 0 to 10,000 s, so
+// that no sum of times is too large for a clock.
 int64_t simulated_ns(double seconds);
 
 class Kernel {
@@ -37,6 +37,7 @@ class Kernel {
     while (step()) {
     }
   }
+  bool idle() const { return heap_.empty(); }  // nothing is planned
   uint64_t events() const { return events_; }  // that have run
 
  private:

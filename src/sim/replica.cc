@@ -39,9 +39,9 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
                       CostExecutor::NextToken next_token) {
   const EngineOptions& engine = options.engine;
   const auto stated = [](int64_t bytes, int64_t otherwise) { return bytes > 0 ? bytes : otherwise; };
-  const int64_t block_bytes = profile.model.kv_bytes_per_token * kKvBlockTokens;
-  const int64_t blocks = stated(engine.kv_cache_bytes, profile.memory.kv_bytes) / block_bytes;
-  if (blocks < 1) return too_large("the KV cache needs at least " + std::to_string(block_bytes) + " bytes");
+  block_bytes_ = profile.model.kv_bytes_per_token * kKvBlockTokens;
+  const int64_t blocks = stated(engine.kv_cache_bytes, profile.memory.kv_bytes) / block_bytes_;
+  if (blocks < 1) return too_large("the KV cache needs at least " + std::to_string(block_bytes_) + " bytes");
   if (blocks > kBlocksMost) {
     return too_large("the KV cache would have " + std::to_string(blocks) + " blocks of " +
                      std::to_string(kKvBlockTokens) + " tokens; " + std::to_string(kBlocksMost) +
@@ -76,11 +76,11 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   host_bytes_ = host_bytes;
   LoopParts parts;
   parts.executor = executor_.get();
-  parts.kv = KvCache::create_ids(static_cast<int32_t>(blocks), engine.prefix_cache, kernel_.clock());
+  parts.kv = KvCache::create_ids(static_cast<int32_t>(blocks), engine.prefix_cache, clock_);
   parts.config = config;
   parts.eos = config.eos;
   parts.ledger = ledger_.get();
-  parts.clock = &kernel_.clock();
+  parts.clock = &clock_;
   parts.log = &log_;
   parts.on_step = options.on_step;
   parts.start_load = [this](LoadJob&& job) { return loads_->start(std::move(job)); };
@@ -91,6 +91,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   parts.max_sequences = std::min({std::max(1, engine.max_sequences), limits.rows_max, limits.logits_rows_max});
   parts.step_tokens = std::clamp(engine.step_tokens, parts.max_sequences, limits.rows_max);
   parts.step_time_ns = engine.step_time_ns;
+  parts.adapter_keeping = engine.adapter_keeping;
   parts.prefix_cache = engine.prefix_cache;
   parts.speculate = Speculation::kOff;
   parts.queued = &queued_;
@@ -101,12 +102,17 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
 void Replica::submit(Submit request) {
   outstanding_ += request.choices;
   queued_.fetch_add(1);
-  deliver(Arrival{std::move(request), kernel_.now_ns()});
+  deliver(Arrival{std::move(request), clock_.now_ns()});
 }
 
 // A budget is a millionth of what there was at the start, so that a share is whole bytes.
 void Replica::set_memory(uint64_t ticket, double share) {
   deliver(BudgetReady{MemoryCommand{ticket, std::max<int64_t>(1, static_cast<int64_t>(share * kMemoryParts))}, {}});
+}
+
+void Replica::sleep(int64_t ns) {
+  clock_.sleep(ns);
+  wake();
 }
 
 Status Replica::apply_memory(int64_t parts, const RoomMaker& room) {
@@ -138,11 +144,12 @@ void Replica::turn() {
   loop_->receive(messages_, output_);
   emit();
   if (loop_->in_flight()) return;
-  const Next next = loop_->next(kernel_.now_ns(), output_);
+  const Next next = loop_->next(clock_.now_ns(), output_);
   emit();
   if (next.step != nullptr) return executor_->start(*next.step);
   if (next.wake_at_ns == Next::kNever) return;
-  kernel_.at(std::max(next.wake_at_ns, kernel_.now_ns()), EventOrder::kDecision, [this, turn = turns_] {
+  const int64_t wake_at_ns = std::max(next.wake_at_ns - clock_.slept_ns(), kernel_.now_ns());
+  kernel_.at(wake_at_ns, EventOrder::kDecision, [this, turn = turns_] {
     if (turn == turns_ && !turn_planned_) this->turn();
   });
 }
@@ -160,6 +167,24 @@ bool Replica::holds_something() const {
   const EngineStats now = stats();
   return now.running + now.waiting + now.waiting_for_adapter + now.held > 0 || now.kv_blocks_used > 0 ||
          now.idle_adapter_bytes != now.adapter_bytes || executor_->held_on_device() > 0;
+}
+
+void Replica::check() const {
+  loop_->check();
+  CHECK(ledger_->used_bytes(MemoryUse::kAdapters) <= host_bytes_);  // S6
+}
+
+void Replica::add_to(LoadSample& sample) const {
+  const EngineStats now = stats();
+  sample.running += now.running;
+  sample.waiting += now.waiting + now.waiting_for_adapter;
+  sample.kv_used_bytes += now.kv_blocks_used * block_bytes_;
+  sample.kv_cached_bytes += now.kv_blocks_cached * block_bytes_;
+  const bool on_device = executor_->device_tier() != nullptr;
+  const int64_t bytes = on_device ? executor_->adapter_bytes() : now.adapter_bytes;
+  const int64_t used = on_device ? executor_->held_adapter_bytes() : bytes - now.idle_adapter_bytes;
+  sample.adapters_used_bytes += used;
+  sample.adapters_idle_bytes += bytes - used;
 }
 
 EngineStats Replica::stats() const {

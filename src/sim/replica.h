@@ -19,8 +19,22 @@
 #include "memory/ledger.h"
 #include "sim/cost_executor.h"
 #include "sim/sized_adapters.h"
+#include "workload/served.h"
 
 namespace loralei::sim {
+
+// The kernel's time as a machine tells it that may have slept meanwhile.
+class SleepyClock final : public Clock {
+ public:
+  explicit SleepyClock(const Clock& clock) : clock_(clock) {}
+  int64_t now_ns() const override { return clock_.now_ns() + slept_ns_; }
+  void sleep(int64_t ns) { slept_ns_ += ns; }
+  int64_t slept_ns() const { return slept_ns_; }
+
+ private:
+  const Clock& clock_;
+  int64_t slept_ns_ = 0;
+};
 
 struct ReplicaOptions {
   EngineOptions engine;                    // as a server's; bytes that are 0 are the profile's
@@ -41,16 +55,18 @@ class Replica {
   // So much of the KV cache and of the adapters' memory is left, of what there was at the
   // start.
   void set_memory(uint64_t ticket, double share);
+  // The machine slept for so long: its clock steps.
+  void sleep(int64_t ns);
   int32_t max_model_len() const { return max_model_len_; }
   int32_t outstanding() const { return outstanding_; }  // requests that have not ended
   EngineStats stats() const;
   int64_t busy_ns() const { return executor_->busy_ns(); }
-  int64_t loaded_bytes() const { return loads_->bytes(); }
+  void add_to(LoadSample& sample) const;
   bool holds_something() const;  // a request, a block, an adapter in use
-  void check() const { loop_->check(); }
+  void check() const;
 
  private:
-  Replica(Kernel& kernel, Sink sink) : kernel_(kernel), sink_(std::move(sink)) {}
+  Replica(Kernel& kernel, Sink sink) : kernel_(kernel), sink_(std::move(sink)), clock_(kernel.clock()) {}
   Status start(const Profile& profile, SizedAdapters& adapters, Faults& faults, const ReplicaOptions& options,
                CostExecutor::NextToken next_token);
   Status apply_memory(int64_t parts, const RoomMaker& room);
@@ -60,6 +76,7 @@ class Replica {
 
   Kernel& kernel_;
   const Sink sink_;
+  SleepyClock clock_;
   NullLogSink log_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<CostExecutor> executor_;
@@ -72,6 +89,7 @@ class Replica {
   uint64_t turns_ = 0;
   int32_t max_model_len_ = 0, outstanding_ = 0;
   int64_t blocks_ = 0, host_bytes_ = 0;  // at the start
+  int64_t block_bytes_ = 0;
 };
 
 }  // namespace loralei::sim

@@ -46,7 +46,9 @@ class Simulation {
     if (faults_.any()) {
       plan_budget_change();
       plan_churn();
+      plan_sleep();
     }
+    if (options_.samples > 0) sample();
     const int64_t last_ns = workload_.empty() ? 0 : workload_.back().at_ns;
     while (kernel_.step()) {
       if (options_.check)
@@ -57,9 +59,8 @@ class Simulation {
     for (const auto& replica : replicas_) {
       run_.replicas.push_back(replica->stats());
       run_.busy_ns += replica->busy_ns();
-      run_.loaded_bytes += replica->loaded_bytes();
     }
-    run_.end_ns = kernel_.now_ns();
+    for (const ServedRequest& served : run_.requests) run_.end_ns = std::max(run_.end_ns, served.end_ns);
     run_.events = kernel_.events();
     return std::move(run_);
   }
@@ -144,6 +145,23 @@ class Simulation {
       }
       if (next_ < workload_.size()) plan_churn();
     });
+  }
+
+  void plan_sleep() {
+    kernel_.after(faults_.next_clock_step_ns(), EventOrder::kArrival, [this] {
+      for (const auto& replica : replicas_) replica->sleep(faults_.clock_step_ns());
+      if (next_ < workload_.size()) plan_sleep();
+    });
+  }
+
+  // Now, and again while anything else is to come.
+  void sample() {
+    LoadSample sample{.at_ns = kernel_.now_ns()};
+    for (const auto& replica : replicas_) replica->add_to(sample);
+    run_.samples.push_back(sample);
+    if (kernel_.idle()) return;
+    const int64_t last_ns = workload_.empty() ? 0 : workload_.back().at_ns;
+    kernel_.after(last_ns / options_.samples + 1, EventOrder::kDecision, [this] { this->sample(); });
   }
 
   std::vector<TokenId> prompt_of(size_t index) const {

@@ -9,8 +9,16 @@
 //   S4  at the end nobody runs or waits, and no KV block and no adapter is in use
 //   S5  a replica that has somebody to compute computes, or waits for something that is
 //       under way: time never stands still while somebody waits
-// And by its tests: two runs of one seed print the same bytes; what a request's answer
-// will be like changes nothing before it has ended.
+// and with `check`, after every event:
+//   S6  no memory holds more than it has, and its holders add up to all that is held: KV
+//       blocks, adapters in host memory, their copies on the device
+// and by tests:
+//   S7  two runs of one seed are the same, to the byte
+//       (simulate_test: Simulate.WhatMustHoldHoldsAndARunIsRepeated)
+//   S8  what a request's answer will be like changes nothing before it has ended
+//       (simulate_test: Simulate.NobodyReadsTheFuture)
+//   S9  given the times of a live server's steps, the same are admitted in the same steps
+//       (simulated_order_test: SimulatedOrder.IsThatOfTheLiveServerGivenItsStepTimes)
 //
 // Thread: one; a pure function of its arguments. Failure: a sentence where the options
 // cannot be served, or where something of the above does not hold (a defect).
@@ -36,15 +44,16 @@ struct SimulationOptions {
   Routing routing = Routing::kLeastOutstanding;
   int32_t rank = 16;               // of adapters whose rank the workload does not say
   std::optional<uint64_t> faults;  // a seed (sim/faults.h)
+  int32_t samples = 0;             // of memory and queues, spread over the workload; more behind its last arrival
   bool check = false;              // every invariant of every loop after every event, for tests
 };
 
 struct SimulatedRun {
   std::vector<ServedRequest> requests;  // beside the workload's
   GapCounts gaps;
+  std::vector<LoadSample> samples;    // of all replicas together
   std::vector<EngineStats> replicas;  // at the end
-  int64_t end_ns = 0, busy_ns = 0;    // busy: of all replicas together
-  int64_t loaded_bytes = 0;           // of adapters, from disk
+  int64_t end_ns = 0, busy_ns = 0;    // end: of the last request; busy: of all replicas together
   uint64_t events = 0;
 };
 

@@ -72,7 +72,7 @@ TEST(Simulate, AnAdapterIsLoadedFromTheDiskAndOverTheLink) {
     const int64_t load_ns = 5'000'000 + 16'000'000, upload_ns = with_link ? 1'600'000 : 0;
     EXPECT_EQ(run->requests[0].first_ns, load_ns + upload_ns + 110'000'000);
     EXPECT_EQ(run->requests[1].first_ns - workload[1].at_ns, 110'000'000) << "it is there";
-    EXPECT_EQ(run->loaded_bytes, 16'000'000);
+    EXPECT_EQ(run->replicas[0].adapter_load_bytes, 16'000'000);
   }
 }
 
@@ -99,6 +99,16 @@ TEST(Simulate, WhatMustHoldHoldsAndARunIsRepeated) {
     ASSERT_TRUE(second.ok());
     EXPECT_EQ(bytes_of(*first), bytes_of(*second));
     EXPECT_EQ(first->replicas.size(), static_cast<size_t>(options.replicas));
+    options.samples = 50;
+    const auto sampled = simulate(workload, profile, options);
+    ASSERT_TRUE(sampled.ok());
+    EXPECT_GE(sampled->samples.size(), 50u);
+    for (size_t i = 0; i < workload.size(); ++i)
+      EXPECT_EQ(sampled->requests[i].end_ns, first->requests[i].end_ns) << "looking changes nothing";
+    int64_t used = 0;
+    for (const LoadSample& sample : sampled->samples) used += sample.kv_used_bytes + sample.adapters_used_bytes;
+    EXPECT_GT(used, 0);
+    EXPECT_EQ(sampled->samples.back().kv_used_bytes + sampled->samples.back().adapters_used_bytes, 0);
   }
 }
 

@@ -42,10 +42,8 @@ bool SimulatedLoads::start(LoadJob&& job) {
   int64_t delay_ns = 0;
   bool fails = false;
   if (job.read) {
-    const int64_t bytes = adapters_.find(job.path).bytes;
-    delay_ns = simulated_ns(faults_.load_slowness() * disk_.predict_s(bytes));
+    delay_ns = simulated_ns(faults_.load_slowness() * disk_.predict_s(adapters_.find(job.path).bytes));
     fails = faults_.load_fails();
-    bytes_ += bytes;
   }
   kernel_.after(delay_ns, EventOrder::kEnded, [this, fails, job = std::move(job)] {
     LoadDone done = run_load_job(source_, job);

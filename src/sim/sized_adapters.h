@@ -53,7 +53,6 @@ class SimulatedLoads {
 
   // As LoadPool::start. A look at the stamp costs nothing, a read what the disk takes.
   bool start(LoadJob&& job);
-  int64_t bytes() const { return bytes_; }  // read so far
 
  private:
   Kernel& kernel_;
@@ -62,7 +61,6 @@ class SimulatedLoads {
   Faults& faults_;
   AdapterSource source_;
   const Done done_;
-  int64_t bytes_ = 0;
 };
 
 }  // namespace loralei::sim

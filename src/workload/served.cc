@@ -73,7 +73,22 @@ double GapCounts::percentile_s(double share) const {
   auto left = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(share * static_cast<double>(count_))));
   size_t bucket = 0;
   while (bucket + 1 < kBuckets && (left -= buckets_[bucket]) > 0) ++bucket;
+  return seconds_of(bucket);
+}
+
+double GapCounts::seconds_of(size_t bucket) {
   return kFirstNs * 1e-9 * std::pow(kWidth, static_cast<double>(bucket) + 0.5);
+}
+
+std::vector<std::pair<double, double>> GapCounts::distribution() const {
+  std::vector<std::pair<double, double>> shares;
+  int64_t sum = 0;
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    if (buckets_[bucket] == 0) continue;
+    sum += buckets_[bucket];
+    shares.emplace_back(seconds_of(bucket), static_cast<double>(sum) / static_cast<double>(count_));
+  }
+  return shares;
 }
 
 double percentile(std::vector<double> values, double share) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "workload/workload.h"
@@ -25,6 +26,14 @@ struct ServedRequest {
   bool failed = false;                 // it ended with an error, or was refused
 };
 
+// What a server, or all replicas together, held at a moment.
+struct LoadSample {
+  int64_t at_ns = 0;
+  int32_t running = 0, waiting = 0;                // requests; waiting: for whatever
+  int64_t kv_used_bytes = 0, kv_cached_bytes = 0;  // cached: of prefixes that nobody uses
+  int64_t adapters_used_bytes = 0, adapters_idle_bytes = 0;
+};
+
 // Counts of durations in buckets that are 1 % wide.
 class GapCounts {
  public:
@@ -32,9 +41,12 @@ class GapCounts {
   void add(const GapCounts& other);
   int64_t count() const { return count_; }
   double percentile_s(double share) const;  // 0 where there is none
+  // Shares of the gaps that are no longer than so many seconds, ascending.
+  std::vector<std::pair<double, double>> distribution() const;
 
  private:
   static size_t bucket_of(int64_t ns);
+  static double seconds_of(size_t bucket);
   std::vector<int64_t> buckets_;
   int64_t count_ = 0;
 };

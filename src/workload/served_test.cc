@@ -46,6 +46,19 @@ TEST(ServedTest, CountsOfGapsTellPercentilesToAPercent) {
   EXPECT_EQ(GapCounts().percentile_s(0.5), 0);
 }
 
+TEST(ServedTest, TheDistributionOfGapsAscendsToOne) {
+  GapCounts gaps;
+  for (const int64_t ms : {5, 1, 1, 20}) gaps.add(ms * kMs);
+  const auto shares = gaps.distribution();
+  ASSERT_EQ(shares.size(), 3u);
+  const std::pair<double, double> expected[] = {{0.001, 0.5}, {0.005, 0.75}, {0.020, 1}};
+  for (size_t i = 0; i < shares.size(); ++i) {
+    EXPECT_NEAR(shares[i].first / expected[i].first, 1, 0.011);
+    EXPECT_DOUBLE_EQ(shares[i].second, expected[i].second);
+  }
+  EXPECT_TRUE(GapCounts().distribution().empty());
+}
+
 TEST(ServedTest, EveryRequestIsCountedInItsClasses) {
   const Workload workload = {{.at_ns = 0, .prompt_tokens = 100, .output_tokens = 5},
                              {.at_ns = 0, .adapter = "a", .rank = 16, .prompt_tokens = 100, .output_tokens = 5},
