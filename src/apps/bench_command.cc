@@ -6,6 +6,7 @@
 
 #include "apps/console_log.h"
 #include "apps/options.h"
+#include "apps/simulation.h"
 #include "apps/version.h"
 #include "base/units.h"
 #include "bench/scenarios.h"
@@ -27,6 +28,7 @@ struct BenchFlags {
   ServerBenchOptions server;
   TraceBenchOptions trace;
   double slo_first_ms = 0;
+  std::string simulate;  // trace: a profile
   EngineFlags engine;
   bool gguf_adapters = false;
   std::string json, html;
@@ -57,7 +59,25 @@ Status run_trace_bench(const BenchFlags& flags, LogSink& log, BenchReport& repor
   options.url = flags.server.url;
   options.adapters = flags.options.adapter_paths;
   if (flags.slo_first_ms > 0) options.slo_first_s = flags.slo_first_ms * 1e-3;
-  return bench_trace(options, log, report);
+  if (flags.simulate.empty()) {
+    TRY(bench_trace(options, log, report));
+    return {};
+  }
+  TRY_ASSIGN(const Profile profile, find_profile(flags.simulate));
+  TRY_ASSIGN(const EngineHostOptions host, finish_engine_options(flags.engine));
+  TRY_ASSIGN(const TraceRun live, bench_trace(options, log, report));
+  sim::SimulationOptions simulation{.rank = flags.options.rank, .samples = kSimulationSamples};
+  EngineOptions& engine = simulation.replica.engine = host.engine;
+  // What nobody states is the server's own.
+  const auto otherwise = [](int64_t& bytes, int64_t served) { bytes = bytes > 0 ? bytes : served; };
+  otherwise(engine.kv_cache_bytes, live.memory.kv_bytes);
+  otherwise(engine.adapter_bytes, live.memory.adapter_bytes);
+  otherwise(engine.host_adapter_bytes, live.memory.host_adapter_bytes);
+  TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate(live.workload, profile, simulation));
+  BenchReport simulated;
+  add_simulation("trace.", live.workload, run, options.slo_first_s, simulated);
+  compare_with_simulated(simulated, report);
+  return {};
 }
 
 Status make_profile(const BenchFlags& flags, LogSink& log, BenchReport& report) {
@@ -87,9 +107,20 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.scenario == "decode") return bench_decode(flags.options, log, report);
   if (flags.scenario == "prefill") return bench_prefill(flags.options, log, report);
   if (flags.scenario == "blocking") return bench_blocking(flags.options, log, report);
+  if (flags.scenario == "overflow") return bench_overflow(flags.options, log, report);
   if (flags.scenario == "profile") return make_profile(flags, log, report);
   if (flags.scenario == "flatness") return bench_flatness(flags.options, log, report);
   return bench_mixed(flags.options, log, report);
+}
+
+// A bench's own options say how many sequences there are and how long; a trace does not.
+Status check_lengths(const BenchFlags& flags, const CLI::App& command) {
+  for (const char* name : {"--max-num-seqs", "--max-model-len"}) {
+    const CLI::Option* const option = command.get_option_no_throw(name);
+    if (option != nullptr && option->count() > 0 && (flags.scenario != "trace" || flags.simulate.empty()))
+      return invalid_argument(std::string(name) + " is for bench trace with --simulate; leave it out.");
+  }
+  return {};
 }
 
 int run_bench(BenchFlags& flags, const CLI::App& command) {
@@ -107,7 +138,8 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   }
   if (flags.scenario == "machine")
     for (const auto& [key, value] : report.machine) log.log(LogLevel::kInfo, key + ": " + value);
-  Status status = run_scenario(flags, log, report);
+  Status status = check_lengths(flags, command);
+  if (status.ok()) status = run_scenario(flags, log, report);
   if (status.ok()) {
     // A profile that goes to standard output stands there alone.
     const bool profile_there = flags.scenario == "profile" && flags.profile.empty();
@@ -132,7 +164,7 @@ void add_offload_options(CLI::App* command, BenchOptions& options) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
-  command->add_option("--window", options.window_s, "offload: seconds of one measurement")
+  command->add_option("--window", options.window_s, "offload, overflow: seconds of one measurement")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command
@@ -159,6 +191,9 @@ void add_adapter_options(CLI::App& command, BenchFlags& flags) {
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
+  command.add_option("--fit", options.fit, "overflow: adapters that memory has room for")
+      ->check(CLI::Range(1, 16384))
+      ->capture_default_str();
   command.add_flag("--gguf-adapters", flags.gguf_adapters, "generate adapters as GGUF files instead of PEFT folders");
   command.add_option("--rank", options.rank, "rank of generated adapters")
       ->check(CLI::Range(1, 512))
@@ -179,6 +214,11 @@ void add_server_options(CLI::App& command, BenchFlags& flags) {
   command.add_option("--workload", flags.trace.workload, "trace: the requests, a file of loralei workload");
   command.add_option("--slo-ttft", flags.slo_first_ms, "trace: milliseconds to the first token that count as good")
       ->check(CLI::Range(0.0, 1e9));
+  command.add_option(
+      "--simulate", flags.simulate,
+      "trace: a profile of that server's machine; the workload then runs through the simulator, too, and "
+      "stands beside (state the server's own --max-num-seqs, --max-model-len, --max-num-batched-tokens, "
+      "--step-time, --no-prefix-cache)");
   command.add_option("--peer-url", flags.server.peer_url, "server: a running llama-server with the same files");
   command.add_option("--label", flags.server.label, "server: the model's name in the rows")->capture_default_str();
 }
@@ -192,11 +232,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   flags->engine.speculate = "off";  // steps are measured, and bounds are those of a token a step
   command
       ->add_option("scenario", flags->scenario,
-                   "machine, decode, prefill, mixed, blocking, flatness, offload, server, trace or generate "
+                   "machine, decode, prefill, mixed, blocking, flatness, overflow, offload, server, trace or generate "
                    "(makes files, prints their paths)")
       ->required()
-      ->check(CLI::IsMember(
-          {"machine", "decode", "prefill", "mixed", "blocking", "flatness", "offload", "server", "trace", "generate"}));
+      ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "blocking", "flatness", "overflow", "offload",
+                             "server", "trace", "generate"}));
   command->add_option("--shape", options.shape,
                       "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
@@ -241,8 +281,6 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--json", flags->json, "write the report as JSON");
   command->add_option("--html", flags->html, "write the report as one HTML page");
   add_engine_options(*command, flags->engine, ModelOption::kOptional);
-  // A bench's own options say how many sequences there are and how long.
-  for (const char* taken : {"--max-num-seqs", "--max-model-len"}) command->remove_option(command->get_option(taken));
   add_config_option(*command);
   command->callback([flags, command, &exit_code] { exit_code = run_bench(*flags, *command); });
 }

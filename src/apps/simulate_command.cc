@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // loralei simulate: a workload on a profile, under virtual time.
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
 
 #include "apps/options.h"
+#include "apps/simulation.h"
 #include "apps/version.h"
-#include "base/units.h"
-#include "bench/load_rows.h"
 #include "cost/step_log.h"
-#include "sim/simulate.h"
-#include "sys/file.h"
 
 namespace loralei {
 namespace {
@@ -23,43 +19,6 @@ struct SimulateFlags {
   bool no_prefix_cache = false;
   sim::SimulationOptions options;
 };
-
-Result<Profile> find_profile(const std::string& name) {
-  if (const auto device = device_profile(name)) return *device;
-  const PosixFileSystem files;
-  const auto text = files.read_all(name, kMiB);
-  if (text.ok()) return parse_profile(*text, name);
-  std::string known;
-  for (const std::string& device : device_names()) known += (known.empty() ? "" : ", ") + device;
-  return Error(text.error()).with_context("--profile is a file or one of " + known);
-}
-
-int64_t sum_of(const sim::SimulatedRun& run, uint64_t EngineStats::*count) {
-  int64_t sum = 0;
-  for (const EngineStats& stats : run.replicas) sum += static_cast<int64_t>(stats.*count);
-  return sum;
-}
-
-void add_machine_rows(const sim::SimulatedRun& run, BenchReport& report) {
-  const auto row = [&](const char* name, const char* unit, double value) {
-    report.rows.push_back(
-        {.name = std::string("simulate.") + name, .unit = unit, .value = value, .min = value, .max = value});
-  };
-  const auto replicas = static_cast<double>(run.replicas.size());
-  const double prompt = static_cast<double>(sum_of(run, &EngineStats::prompt_tokens));
-  row("busy", "ratio",
-      static_cast<double>(run.busy_ns) / (replicas * static_cast<double>(std::max<int64_t>(1, run.end_ns))));
-  row("steps", "steps", static_cast<double>(sum_of(run, &EngineStats::steps)));
-  row("preemptions", "times", static_cast<double>(sum_of(run, &EngineStats::preemptions)));
-  row("prefix_hits", "ratio", prompt > 0 ? static_cast<double>(sum_of(run, &EngineStats::cached_tokens)) / prompt : 0);
-  row("adapter_loads", "loads", static_cast<double>(sum_of(run, &EngineStats::adapter_loads)));
-  row("adapter_loaded_gb", "GB", static_cast<double>(run.loaded_bytes) * 1e-9);
-  row("adapter_evictions", "times", static_cast<double>(sum_of(run, &EngineStats::adapter_evictions)));
-  row("adapter_uploads", "uploads", static_cast<double>(sum_of(run, &EngineStats::adapter_uploads)));
-  int64_t upload_bytes = 0;
-  for (const EngineStats& stats : run.replicas) upload_bytes += stats.adapter_upload_bytes;
-  row("adapter_uploaded_gb", "GB", static_cast<double>(upload_bytes) * 1e-9);
-}
 
 Status finish_options(SimulateFlags& flags) {
   EngineOptions& engine = flags.options.replica.engine;
@@ -86,11 +45,11 @@ Status run_simulation(SimulateFlags& flags, BenchReport& report) {
     };
   }
   const auto begin = std::chrono::steady_clock::now();
+  if (!flags.html.empty()) flags.options.samples = kSimulationSamples;
   TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate(workload, profile, flags.options));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   const auto slo = flags.slo_first_ms > 0 ? std::optional<double>(flags.slo_first_ms * 1e-3) : std::nullopt;
-  add_load_rows("simulate.", summarise(workload, run.requests, run.gaps, slo), slo, report);
-  add_machine_rows(run, report);
+  add_simulation("simulate.", workload, run, slo, report);
   // What differs from run to run goes elsewhere than what does not.
   std::fprintf(stderr, "%zu requests and %llu events in %.2f s\n", workload.size(),
                static_cast<unsigned long long>(run.events), took.count());
@@ -130,6 +89,7 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--adapter-memory", flags.adapter_memory, "bytes where steps use them (default: the profile's)");
   command.add_option("--host-adapter-memory", flags.host_adapter_memory,
                      "beside a device: bytes in host memory (default: the profile's)");
+  add_adapter_keeping_option(command, engine.adapter_keeping);
   command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "never reuse a prompt's beginning");
 }
 

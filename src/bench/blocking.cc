@@ -3,11 +3,9 @@
 // long prompt and behind four of half that length, on the base and on an adapter; and the
 // time between the tokens of running streams while a long prompt is computed.
 #include <algorithm>
-#include <map>
 #include <optional>
-#include <thread>
 
-#include "base/prng.h"
+#include "bench/engine_client.h"
 #include "bench/rig.h"
 #include "workload/served.h"
 
@@ -16,85 +14,21 @@ namespace {
 
 constexpr int kShortPrompt = 20, kFour = 4, kStreams = 8, kStreamPrompt = 32;
 constexpr int kStreamTokens = 1000;  // more than come while a long prompt is computed; then cancelled
-constexpr int64_t kWaitNs = 10'000'000;
 constexpr double kMs = 1e-6;
 // The short prompt comes so long behind the long ones, in the middle of their steps, and
 // not always at the same place of one.
 constexpr int64_t kBehindNs = 250'000'000, kBehindSpreadNs = 37'000'000;
 
-// Requests that are asked one by one, each with the times of its tokens.
-class Live {
- public:
-  Live(Engine& engine, const Clock& clock, int vocab, uint64_t seed)
-      : engine_(engine), clock_(clock), vocab_(vocab), random_(seed) {}
+double first_token_ms(const EngineClient& client, RequestId id) { return client.asked(id).first_token_s() * 1e3; }
 
-  Result<RequestId> ask(int prompt_tokens, int new_tokens, std::optional<AdapterSourceId> adapter) {
-    Submit request;
-    request.id = RequestId{next_id_++};
-    for (int t = 0; t < prompt_tokens; ++t) {
-      // Plain tokens: the first 259 of a llama vocabulary are special or bytes.
-      request.prompt.push_back(static_cast<TokenId>(259 + random_.below(static_cast<uint64_t>(vocab_ - 259))));
-    }
-    if (adapter) request.adapters.push_back({*adapter, 1.0f});
-    request.max_tokens = new_tokens;
-    request.sampling.temperature = 0;
-    request.ignore_eos = true;
-    const RequestId id = request.id;
-    asked_[id].begin_ns = clock_.now_ns();
-    TRY(engine_.submit(std::move(request)));
-    return id;
+// Times between two tokens of a request, of those that came in this span.
+void add_gaps_ms(const EngineClient& client, RequestId id, int64_t begin_ns, int64_t end_ns,
+                 std::vector<double>& gaps) {
+  const std::vector<int64_t>& times = client.asked(id).token_ns;
+  for (size_t i = 1; i < times.size(); ++i) {
+    if (times[i] > begin_ns && times[i] <= end_ns) gaps.push_back(static_cast<double>(times[i] - times[i - 1]) * kMs);
   }
-  // Follows all of them until `done` says so.
-  template <typename Done>
-  Status follow(const Done& done) {
-    while (!done()) {
-      const EngineOutput output = engine_.wait_output(kWaitNs);
-      const int64_t now_ns = clock_.now_ns();
-      for (const TokenEvent& event : output.tokens) {
-        Asked& asked = asked_[event.id];
-        if (event.has_token) asked.token_ns.push_back(now_ns);
-        asked.ended = event.end != EndReason::kNone;
-        if (event.end == EndReason::kError) return event.error;
-      }
-    }
-    return {};
-  }
-  Status follow_for(int64_t ns) {
-    const int64_t until_ns = clock_.now_ns() + ns;
-    return follow([&] { return clock_.now_ns() >= until_ns; });
-  }
-  Status follow_to_the_end() {
-    return follow([&] {
-      return std::all_of(asked_.begin(), asked_.end(), [](const auto& asked) { return asked.second.ended; });
-    });
-  }
-  size_t tokens(RequestId id) { return asked_[id].token_ns.size(); }
-  double first_token_ms(RequestId id) {
-    return static_cast<double>(asked_[id].token_ns.front() - asked_[id].begin_ns) * kMs;
-  }
-  // Times between two tokens of a request, of those that came in this span.
-  void add_gaps_ms(RequestId id, int64_t begin_ns, int64_t end_ns, std::vector<double>& gaps) {
-    const std::vector<int64_t>& times = asked_[id].token_ns;
-    for (size_t i = 1; i < times.size(); ++i) {
-      if (times[i] > begin_ns && times[i] <= end_ns) gaps.push_back(static_cast<double>(times[i] - times[i - 1]) * kMs);
-    }
-  }
-  int64_t first_token_ns(RequestId id) { return asked_[id].token_ns.front(); }
-  void cancel(RequestId id) { engine_.cancel(id); }
-
- private:
-  struct Asked {
-    int64_t begin_ns = 0;
-    std::vector<int64_t> token_ns;
-    bool ended = false;
-  };
-  static inline uint64_t next_id_ = 1'000'000;  // beside those of the rig's own runner
-  Engine& engine_;
-  const Clock& clock_;
-  const int vocab_;
-  Prng random_;
-  std::map<RequestId, Asked> asked_;
-};
+}
 
 // What was measured on the base or on an adapter, by round; milliseconds.
 struct Waits {
@@ -107,58 +41,58 @@ struct Waits {
 struct Behind {
   double short_ms = 0, long_ms = 0;
 };
-Result<Behind> run_behind(Live& live, int longs, int tokens, std::optional<AdapterSourceId> adapter,
+Result<Behind> run_behind(EngineClient& client, int longs, int tokens, std::optional<AdapterSourceId> adapter,
                           int64_t behind_ns) {
   std::vector<RequestId> ids;
   for (int i = 0; i < longs; ++i) {
-    TRY_ASSIGN(const RequestId id, live.ask(tokens, 1, adapter));
+    TRY_ASSIGN(const RequestId id, client.ask(tokens, 1, adapter));
     ids.push_back(id);
   }
-  TRY(live.follow_for(behind_ns));
-  TRY_ASSIGN(const RequestId short_id, live.ask(kShortPrompt, 1, adapter));
-  TRY(live.follow_to_the_end());
-  Behind behind{.short_ms = live.first_token_ms(short_id)};
-  for (const RequestId id : ids) behind.long_ms = std::max(behind.long_ms, live.first_token_ms(id));
+  TRY(client.follow_for(behind_ns));
+  TRY_ASSIGN(const RequestId short_id, client.ask(kShortPrompt, 1, adapter));
+  TRY(client.follow_to_the_end());
+  Behind behind{.short_ms = first_token_ms(client, short_id)};
+  for (const RequestId id : ids) behind.long_ms = std::max(behind.long_ms, first_token_ms(client, id));
   return behind;
 }
 
-Status run_streams(Live& live, int tokens, std::optional<AdapterSourceId> adapter, Waits& waits) {
+Status run_streams(EngineClient& client, int tokens, std::optional<AdapterSourceId> adapter, Waits& waits) {
   std::vector<RequestId> streams;
   for (int i = 0; i < kStreams; ++i) {
-    TRY_ASSIGN(const RequestId id, live.ask(kStreamPrompt, kStreamTokens, adapter));
+    TRY_ASSIGN(const RequestId id, client.ask(kStreamPrompt, kStreamTokens, adapter));
     streams.push_back(id);
   }
   constexpr size_t kWarm = 4;
-  TRY(live.follow([&] {
-    return std::all_of(streams.begin(), streams.end(), [&](RequestId id) { return live.tokens(id) >= kWarm; });
+  TRY(client.follow([&] {
+    return std::all_of(streams.begin(), streams.end(), [&](RequestId id) { return client.tokens(id) >= kWarm; });
   }));
   const int64_t begin_ns = SteadyClock().now_ns();
-  TRY_ASSIGN(const RequestId long_id, live.ask(tokens, 1, adapter));
-  TRY(live.follow([&] { return live.tokens(long_id) > 0; }));
+  TRY_ASSIGN(const RequestId long_id, client.ask(tokens, 1, adapter));
+  TRY(client.follow([&] { return client.tokens(long_id) > 0; }));
   std::vector<double> gaps;
   for (const RequestId id : streams) {
-    live.add_gaps_ms(id, begin_ns, live.first_token_ns(long_id), gaps);
-    live.cancel(id);
+    add_gaps_ms(client, id, begin_ns, client.asked(long_id).token_ns.front(), gaps);
+    client.cancel(id);
   }
-  TRY(live.follow_to_the_end());
+  TRY(client.follow_to_the_end());
   if (gaps.empty()) return internal_error("no stream got a token while the long prompt was computed");
   waits.gap_p50.push_back(percentile(gaps, 0.5));
   waits.gap_p99.push_back(percentile(gaps, 0.99));
   waits.gap_most.push_back(percentile(gaps, 1));
-  waits.beside_streams.push_back(live.first_token_ms(long_id));
+  waits.beside_streams.push_back(first_token_ms(client, long_id));
   return {};
 }
 
 Result<Waits> run_round(const BenchOptions& options, Rig& rig, std::optional<AdapterSourceId> adapter, int round) {
-  Live live(rig.host->engine(), rig.clock, rig.vocab, static_cast<uint64_t>(round) * 2 + (adapter ? 1 : 0));
+  EngineClient client(rig.host->engine(), rig.clock, rig.vocab, static_cast<uint64_t>(round) * 2 + (adapter ? 1 : 0));
   const int64_t behind_ns = kBehindNs + round % 7 * kBehindSpreadNs;
   Waits measured;
-  TRY_ASSIGN(const RequestId alone, live.ask(kShortPrompt, 1, adapter));
-  TRY(live.follow_to_the_end());
-  const double alone_ms = live.first_token_ms(alone);
-  TRY_ASSIGN(const Behind one, run_behind(live, 1, options.long_prompt, adapter, behind_ns));
-  TRY_ASSIGN(const Behind four, run_behind(live, kFour, options.long_prompt / 2, adapter, behind_ns));
-  TRY(run_streams(live, options.long_prompt, adapter, measured));
+  TRY_ASSIGN(const RequestId alone, client.ask(kShortPrompt, 1, adapter));
+  TRY(client.follow_to_the_end());
+  const double alone_ms = first_token_ms(client, alone);
+  TRY_ASSIGN(const Behind one, run_behind(client, 1, options.long_prompt, adapter, behind_ns));
+  TRY_ASSIGN(const Behind four, run_behind(client, kFour, options.long_prompt / 2, adapter, behind_ns));
+  TRY(run_streams(client, options.long_prompt, adapter, measured));
   measured.alone.push_back(alone_ms);
   measured.behind_one.push_back(one.short_ms);
   measured.one.push_back(one.long_ms);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/load_rows.h"
 
+#include <algorithm>
+
 namespace loralei {
 
 void add_load_rows(const std::string& prefix, const ServedSummary& summary, std::optional<double> slo_first_s,
@@ -25,6 +27,52 @@ void add_load_rows(const std::string& prefix, const ServedSummary& summary, std:
     if (one.failed > 0) row(one.name + ".failed", "requests", static_cast<double>(one.failed), one.requests);
   }
   times("between_tokens", summary.gap_s, requests);
+}
+
+void add_count_rows(const std::string& prefix, const EngineStats& counted, int64_t requests, BenchReport& report) {
+  const auto row = [&](const std::string& name, const char* unit, double value) {
+    report.rows.push_back({.name = prefix + name, .unit = unit, .value = value, .min = value, .max = value});
+  };
+  const double each_ms = 1e3 / static_cast<double>(std::max<int64_t>(1, requests));
+  for (size_t i = 0; i < kWaitCauses; ++i)
+    row(std::string("waited.") + kWaitCauseNames[i] + ".mean_ms", "ms", counted.waited_s[i] * each_ms);
+  const auto looked_up = static_cast<double>(counted.prefix_queries);
+  row("prefix_hits", "ratio", looked_up > 0 ? static_cast<double>(counted.prefix_hits) / looked_up : 0);
+  row("steps", "steps", static_cast<double>(counted.steps));
+  row("preemptions", "times", static_cast<double>(counted.preemptions));
+  row("adapter_loads", "loads", static_cast<double>(counted.adapter_loads));
+  row("adapter_loaded_gb", "GB", static_cast<double>(counted.adapter_load_bytes) * 1e-9);
+  row("adapter_evictions", "times", static_cast<double>(counted.adapter_evictions));
+  row("adapter_uploads", "uploads", static_cast<double>(counted.adapter_uploads));
+  row("adapter_uploaded_gb", "GB", static_cast<double>(counted.adapter_upload_bytes) * 1e-9);
+}
+
+namespace {
+
+template <typename Merge>
+void merge_counts(const EngineStats& other, EngineStats& stats, const Merge& merge) {
+  merge(other.steps, stats.steps);
+  merge(other.preemptions, stats.preemptions);
+  merge(other.prefix_queries, stats.prefix_queries);
+  merge(other.prefix_hits, stats.prefix_hits);
+  merge(other.adapter_loads, stats.adapter_loads);
+  merge(other.adapter_load_bytes, stats.adapter_load_bytes);
+  merge(other.adapter_evictions, stats.adapter_evictions);
+  merge(other.adapter_uploads, stats.adapter_uploads);
+  merge(other.adapter_upload_bytes, stats.adapter_upload_bytes);
+  for (size_t i = 0; i < kWaitCauses; ++i) merge(other.waited_s[i], stats.waited_s[i]);
+}
+
+}  // namespace
+
+EngineStats counts_since(const EngineStats& now, const EngineStats& before) {
+  EngineStats since = now;
+  merge_counts(before, since, [](const auto& earlier, auto& count) { count -= earlier; });
+  return since;
+}
+
+void add_counts(const EngineStats& other, EngineStats& sum) {
+  merge_counts(other, sum, [](const auto& more, auto& count) { count += more; });
 }
 
 }  // namespace loralei

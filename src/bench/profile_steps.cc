@@ -6,16 +6,15 @@
 // second, which has other prompts in another order.
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <mutex>
-#include <set>
+#include <optional>
 
 #include "base/prng.h"
+#include "bench/engine_client.h"
 #include "bench/generate.h"
 #include "bench/rig.h"
 #include "cost/profile.h"
 #include "cost/step_log.h"
-#include "engine/adapter_board.h"
 
 namespace loralei {
 namespace {
@@ -24,7 +23,6 @@ constexpr int kRanks[] = {8, 16, 32, 64};  // of generated adapters, two of each
 constexpr int kFilesPerRank = 2;
 constexpr int kNewTokensMost = 32, kShortPrompt = 16, kMediumPrompt = 256;
 constexpr int kLoadsEach = 3;
-constexpr int64_t kWaitNs = 100'000'000;
 constexpr double kR2 = 0.96, kMeanError = 0.08;  // targets, on the second round
 
 struct Cell {
@@ -50,85 +48,33 @@ class Recorder {
   std::vector<StepSample> samples_;
 };
 
-// Requests and adapter commands, one consumer of the engine's output.
-class Closed {
- public:
-  Closed(Engine& engine, const Clock& clock, int vocab, int tokens_most)
-      : engine_(engine), clock_(clock), vocab_(vocab), tokens_most_(tokens_most) {}
+// Between 1 and `most`, small ones likelier: every power of two as likely as the next.
+int spread(int most, Prng& random) {
+  return std::clamp(static_cast<int>(std::exp(random.uniform() * std::log(most + 1.0))), 1, most);
+}
 
-  // Seconds from the command to its reply.
-  Result<double> command(AdapterAction action, const AdapterSourceSpec& source) {
-    const int64_t begin_ns = clock_.now_ns();
-    const uint64_t ticket = next_id_++;
-    TRY(engine_.command(AdapterCommand{ticket, action, source}));
-    for (;;) {
-      EngineOutput output = take();
-      for (CommandReply& reply : output.replies) {
-        if (reply.ticket != ticket) continue;
-        if (!reply.status.ok()) return std::move(reply.status).error();
-        return static_cast<double>(clock_.now_ns() - begin_ns) * 1e-9;
-      }
+// As many requests as the cell says, one after the other, for so long.
+Status run_cell(const Cell& cell, std::span<const AdapterSourceSpec> adapters, double seconds, int tokens_most,
+                Prng& random, EngineClient& client) {
+  const SteadyClock clock;
+  const int64_t end_ns = clock.now_ns() + static_cast<int64_t>(seconds * 1e9);
+  std::vector<RequestId> asked;
+  while (clock.now_ns() < end_ns) {
+    while (client.under_way() < cell.together) {
+      const int new_tokens = spread(kNewTokensMost, random);
+      const int prompt = spread(std::min(cell.prompt_most, tokens_most - new_tokens), random);
+      std::optional<AdapterSourceId> adapter;
+      if (cell.adapters && random.below(8) != 0) adapter = adapters[random.below(adapters.size())].id;
+      TRY_ASSIGN(const RequestId id, client.ask(prompt, new_tokens, adapter));
+      asked.push_back(id);
     }
+    TRY(client.follow([&] { return client.under_way() < cell.together || clock.now_ns() >= end_ns; }));
   }
-  AdapterStatus status(AdapterSourceId source) const {
-    for (const auto& status : board_.list())
-      if (status->source.id == source) return *status;
-    return {};
-  }
-
-  // As many requests as the cell says, one after the other, for so long.
-  Status run(const Cell& cell, std::span<const AdapterSourceSpec> adapters, double seconds, Prng& random) {
-    const int64_t end_ns = clock_.now_ns() + static_cast<int64_t>(seconds * 1e9);
-    std::set<RequestId> running;
-    while (clock_.now_ns() < end_ns || !running.empty()) {
-      while (clock_.now_ns() < end_ns && running.size() < static_cast<size_t>(cell.together)) {
-        TRY_ASSIGN(const RequestId id, ask(cell, adapters, random));
-        running.insert(id);
-      }
-      if (clock_.now_ns() >= end_ns)
-        for (const RequestId id : running) engine_.cancel(id);
-      const EngineOutput output = take();
-      for (const TokenEvent& event : output.tokens) {
-        if (event.end == EndReason::kError) return event.error;
-        if (event.end != EndReason::kNone) running.erase(event.id);
-      }
-    }
-    return {};
-  }
-
- private:
-  EngineOutput take() {
-    EngineOutput output = engine_.wait_output(kWaitNs);
-    board_.put(output.adapters);
-    return output;
-  }
-  // Between 1 and `most`, small ones likelier: every power of two as likely as the next.
-  static int spread(int most, Prng& random) {
-    return std::clamp(static_cast<int>(std::exp(random.uniform() * std::log(most + 1.0))), 1, most);
-  }
-  Result<RequestId> ask(const Cell& cell, std::span<const AdapterSourceSpec> adapters, Prng& random) {
-    Submit request;
-    request.id = RequestId{next_id_++};
-    request.max_tokens = spread(kNewTokensMost, random);
-    const int prompt = spread(std::min(cell.prompt_most, tokens_most_ - request.max_tokens), random);
-    const int first = vocab_ > 1000 ? 259 : 1;  // plain tokens
-    for (int t = 0; t < prompt; ++t)
-      request.prompt.push_back(static_cast<TokenId>(first + random.below(static_cast<uint64_t>(vocab_ - first))));
-    if (cell.adapters && random.below(8) != 0)
-      request.adapters.push_back({adapters[random.below(adapters.size())].id, 1.0f});
-    request.sampling.temperature = 0;
-    request.ignore_eos = true;
-    const RequestId id = request.id;
-    TRY(engine_.submit(std::move(request)));
-    return id;
-  }
-
-  Engine& engine_;
-  const Clock& clock_;
-  const int vocab_, tokens_most_;
-  AdapterBoard board_;
-  uint64_t next_id_ = 1'000'000;  // beside those of the rig's own runner
-};
+  for (const RequestId id : asked) client.cancel(id);
+  TRY(client.follow_to_the_end());
+  client.forget_ended();
+  return {};
+}
 
 Result<std::vector<AdapterSourceSpec>> adapter_files(const BenchOptions& options) {
   std::vector<std::string> paths = options.adapter_paths;
@@ -148,17 +94,17 @@ Result<std::vector<AdapterSourceSpec>> adapter_files(const BenchOptions& options
 }
 
 // Loads every adapter a few times and leaves them loaded.
-Status measure_loads(Closed& closed, std::span<const AdapterSourceSpec> adapters, int32_t loads_at_once,
+Status measure_loads(EngineClient& client, std::span<const AdapterSourceSpec> adapters, int32_t loads_at_once,
                      Profile& profile) {
   std::vector<double> gram(4), rhs(2);
   double bytes_sum = 0, ranks_sum = 0;
   for (int round = 0; round < kLoadsEach; ++round) {
     for (const AdapterSourceSpec& adapter : adapters) {
       if (round > 0) {
-        TRY_ASSIGN([[maybe_unused]] const double dropped_s, closed.command(AdapterAction::kDrop, adapter));
+        TRY_ASSIGN([[maybe_unused]] const double dropped_s, client.command(AdapterAction::kDrop, adapter));
       }
-      TRY_ASSIGN(const double seconds, closed.command(AdapterAction::kLoad, adapter));
-      const AdapterStatus status = closed.status(adapter.id);
+      TRY_ASSIGN(const double seconds, client.command(AdapterAction::kLoad, adapter));
+      const AdapterStatus status = client.status(adapter.id);
       if (round == 0) continue;  // its pages came from the disk, perhaps
       const std::array<double, 2> columns = {1 / seconds, static_cast<double>(status.bytes) / seconds};
       for (size_t i = 0; i < 2; ++i) {
@@ -190,14 +136,14 @@ std::vector<Cell> cells_of(const BenchOptions& options, bool with_adapters, int 
 
 // All cells once, in an order drawn from the seed.
 Result<std::vector<StepSample>> run_round(std::vector<Cell> cells, std::span<const AdapterSourceSpec> adapters,
-                                          double cell_s, uint64_t seed, Closed& closed, Recorder& recorder,
-                                          LogSink& log) {
+                                          double cell_s, uint64_t seed, int tokens_most, EngineClient& client,
+                                          Recorder& recorder, LogSink& log) {
   Prng random(seed);
   for (size_t i = cells.size(); i > 1; --i) std::swap(cells[i - 1], cells[random.below(i)]);
   auto progress = progress_lines(log, "round " + std::to_string(seed) + " of 2:");
   recorder.take();
   for (size_t i = 0; i < cells.size(); ++i) {
-    TRY(closed.run(cells[i], adapters, cell_s, random));
+    TRY(run_cell(cells[i], adapters, cell_s, tokens_most, random, client));
     progress(static_cast<int64_t>(i + 1), static_cast<int64_t>(cells.size()));
   }
   return recorder.take();
@@ -256,13 +202,15 @@ Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& rep
   Rig rig;
   TRY(open_rig(recorded, prompt_most, log, rig));
   const int tokens_most = static_cast<int>(rig.host->engine().max_model_len());
-  Closed closed(rig.host->engine(), rig.clock, rig.vocab, tokens_most);
+  EngineClient client(rig.host->engine(), rig.clock, rig.vocab, 1);
   if (!adapters.empty())
-    TRY(measure_loads(closed, adapters, std::max(1, options.host.engine.adapter_load_threads), profile));
+    TRY(measure_loads(client, adapters, std::max(1, options.host.engine.adapter_load_threads), profile));
   const std::vector<Cell> cells = cells_of(options, !adapters.empty(), prompt_most);
   const double cell_s = options.minutes * 60 / (2.0 * static_cast<double>(cells.size()));
-  TRY_ASSIGN(const std::vector<StepSample> learned, run_round(cells, adapters, cell_s, 1, closed, recorder, log));
-  TRY_ASSIGN(const std::vector<StepSample> held_out, run_round(cells, adapters, cell_s, 2, closed, recorder, log));
+  TRY_ASSIGN(const std::vector<StepSample> learned,
+             run_round(cells, adapters, cell_s, 1, tokens_most, client, recorder, log));
+  TRY_ASSIGN(const std::vector<StepSample> held_out,
+             run_round(cells, adapters, cell_s, 2, tokens_most, client, recorder, log));
   TRY_ASSIGN(profile.step, fit_steps(learned));
   profile.fit = judge_fit(profile.step, held_out);
   describe_machine(rig, profile);

@@ -21,29 +21,6 @@ std::string number(double value) {
   return text;
 }
 
-std::string html_escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 // A bar of the value's share of its bound; rows without a bound have none.
 std::string svg_bar(const BenchRow& row) {
   const auto fraction = row.fraction();
@@ -168,7 +145,8 @@ std::string report_json(const BenchReport& report) {
 
 std::string report_html(const BenchReport& report) {
   std::string page = "<!doctype html><meta charset=\"utf-8\"><title>loralei bench " + html_escape(report.scenario) +
-                     "</title><style>body{font:15px system-ui;margin:2rem;color:#222}table{border-collapse:collapse}"
+                     "</title><style>:root{color-scheme:light dark}body{font:15px "
+                     "system-ui;margin:2rem}h2{font-size:1rem}table{border-collapse:collapse}"
                      "td,th{padding:.3rem .8rem;text-align:right;border-bottom:1px solid "
                      "#ddd}td:first-child,th:first-child{text-align:left}"
                      "</style><h1>" +
@@ -191,6 +169,7 @@ std::string report_html(const BenchReport& report) {
     page += "<p>" + std::string(target.ok() ? "met" : "<b>missed</b>") + ": " + html_escape(target.name) + " " +
             html_escape(target.op) + " " + number(target.target) + ", measured " + number(target.measured) + "</p>";
   }
+  for (const BenchPlot& plot : report.plots) page += "<h2>" + html_escape(plot.title) + "</h2>" + plot_svg(plot);
   return page + "\n";
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // BenchReport: the figures of one bench run, as a table on the screen, JSON and a
-// self-contained HTML page with SVG bars.
+// self-contained HTML page with bars and plots (SVG).
 //
 // A plain value, one thread. Row names are stable and lower-case
 // ("decode.llama-1b.bf16.b8.tok_s"). A figure above its bound is a measuring error until
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "bench/plot.h"
 
 namespace loralei {
 
@@ -52,6 +53,7 @@ struct BenchReport {
   std::map<std::string, std::string> args;
   std::vector<BenchRow> rows;
   std::vector<BenchTarget> targets;
+  std::vector<BenchPlot> plots;  // of the HTML page
 };
 
 // Median, minimum and maximum of samples (not empty).

@@ -26,6 +26,7 @@ struct BenchOptions {
   float top_p = 1;
   int adapters = 8;
   std::vector<int> populations = {5, 200};  // flatness: adapters that requests draw from
+  int fit = 8;                              // overflow: adapters that memory has room for
   int rank = 16;
   std::string targets = "all";             // all, qkvo or qkv
   std::vector<std::string> adapter_paths;  // instead of generated ones
@@ -34,7 +35,7 @@ struct BenchOptions {
   double foreign_max = 0.05;  // cores that other processes may use in a round that counts
   std::vector<double> budgets_gb = {1.0, 1.5, 2.0, 2.5, 3.0, 3.5};  // offload; GB = 1e9 bytes
   std::vector<std::string> policies = {"balanced", "flex", "layer-order", "attn-first", "ffn-first", "none", "sync"};
-  double window_s = 10;        // offload: of one measurement
+  double window_s = 10;        // offload, overflow: of one measurement
   double budget_minutes = 0;   // offload: turns begun under one budget; 0: until each policy has its windows
   int together = 0;            // offload: so many requests beside one alone, instead of the policies
   bool bounded_steps = false;  // in time, as a server's; else prompts take all the rows of a step
@@ -53,6 +54,7 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
 Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_offload(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_flatness(const BenchOptions& options, LogSink& log, BenchReport& report);
+Status bench_overflow(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_blocking(const BenchOptions& options, LogSink& log, BenchReport& report);
 // Fits a profile to this machine; the report says how well.
 Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& report, Profile& profile);

@@ -2,7 +2,7 @@
 #include "bench/trace.h"
 
 #include <algorithm>
-#include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "bench/load_plots.h"
 #include "bench/load_rows.h"
 #include "bench/server.h"
 #include "http/client.h"
@@ -227,9 +228,41 @@ class OpenLoop {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace
+// Looks at the server's /metrics once a second; where it has none, never again.
+class Sampler {
+ public:
+  Sampler(const HttpClientOptions& server, TraceRun& run)
+      : run_(run), client_(server), thread_([this](const std::stop_token& stop) { work(stop); }) {}
+  ~Sampler() {
+    thread_.request_stop();
+    changed_.notify_all();
+  }
 
-namespace {
+ private:
+  void work(const std::stop_token& stop) {
+    const SteadyClock clock;
+    const int64_t start_ns = clock.now_ns();
+    std::unique_lock lock(mutex_);
+    while (!stop.stop_requested()) {
+      const auto response = client_.get("/metrics");
+      if (!response.ok() || response->status != 200) return;
+      run_.samples.push_back(sample_of(MetricsPage::parse(response->body), clock.now_ns() - start_ns));
+      changed_.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; });
+    }
+  }
+
+  TraceRun& run_;
+  HttpClient client_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::jthread thread_;  // the last: ended first
+};
+
+// As far as the server says.
+MetricsPage metrics_of(HttpClient& client) {
+  const auto response = client.get("/metrics");
+  return MetricsPage::parse(response.ok() && response->status == 200 ? response->body : "");
+}
 
 int64_t other_lengths(const TraceRun& run) {
   int64_t count = 0;
@@ -255,20 +288,29 @@ Result<TraceRun> run_trace(const TraceBenchOptions& options, LogSink& log) {
   bodies.learn(run.workload);
   log.log(LogLevel::kInfo, std::to_string(run.workload.size()) + " requests in " +
                                seconds_text(run.workload.empty() ? 0 : run.workload.back().at_ns) + " s");
+  const MetricsPage before = metrics_of(client);
+  run.memory = memory_of(before);
   const double own_s = process_cpu_s();
   const SteadyClock clock;
   const double begin_s = clock.now_s();
-  TRY(OpenLoop(server, bodies, run).run());
+  {
+    const Sampler sampler(server, run);
+    TRY(OpenLoop(server, bodies, run).run());
+  }
   run.client_cores = (process_cpu_s() - own_s) / std::max(1e-9, clock.now_s() - begin_s);
+  const auto counted_before = counters_of(before), counted = counters_of(metrics_of(client));
+  if (counted_before && counted) run.counted = counts_since(*counted, *counted_before);
   return run;
 }
 
-Status bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& report) {
-  TRY_ASSIGN(const TraceRun run, run_trace(options, log));
+Result<TraceRun> bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& report) {
+  TRY_ASSIGN(TraceRun run, run_trace(options, log));
   if (!run.first_failure.empty())
     log.log(LogLevel::kWarning, "requests failed, the first of them: " + run.first_failure);
   add_load_rows("trace.", summarise(run.workload, run.served, run.gaps, options.slo_first_s), options.slo_first_s,
                 report);
+  if (run.counted) add_count_rows("trace.", *run.counted, static_cast<int64_t>(run.workload.size()), report);
+  add_load_plots("live", {run.workload, run.served, &run.gaps, run.samples}, report.plots);
   const auto row = [&](const char* name, const char* unit, double value) {
     report.rows.push_back(
         {.name = std::string("trace.") + name, .unit = unit, .value = value, .min = value, .max = value});
@@ -282,7 +324,31 @@ Status bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& 
   row("answers_of_other_length", "requests", static_cast<double>(others));
   row("client_cores", "cores", run.client_cores);
   row("sent_late_most_ms", "ms", run.late_s * 1e3);
-  return {};
+  return run;
+}
+
+void compare_with_simulated(const BenchReport& simulated, BenchReport& report) {
+  constexpr std::pair<std::string_view, double> kTargets[] = {
+      {"trace.all.first_token.p50_ms", 0.10}, {"trace.all.first_token.p99_ms", 0.25}, {"trace.requests_per_s", 0.03}};
+  for (BenchRow& row : report.rows) {
+    const auto same = std::find_if(simulated.rows.begin(), simulated.rows.end(),
+                                   [&](const BenchRow& other) { return other.name == row.name; });
+    if (same == simulated.rows.end()) continue;
+    row.peer = same->value;
+    for (const auto& [name, most] : kTargets) {
+      if (row.name == name && row.ratio())
+        report.targets.push_back({row.name + ", live to simulated, less 1", "<=", most, std::abs(*row.ratio() - 1)});
+    }
+  }
+  for (const BenchPlot& plot : simulated.plots) {
+    const auto same = std::find_if(report.plots.begin(), report.plots.end(),
+                                   [&](const BenchPlot& other) { return other.title == plot.title; });
+    if (same == report.plots.end()) {
+      report.plots.push_back(plot);
+    } else {
+      same->series.insert(same->series.end(), plot.series.begin(), plot.series.end());
+    }
+  }
 }
 
 }  // namespace loralei

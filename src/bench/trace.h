@@ -6,8 +6,9 @@
 // server's own /tokenize names for a text of plain words. Any server with
 // /v1/completions, /v1/models and /tokenize will do (vLLM, llama-server, Loralei).
 //
-// One thread calls; each request under way has a thread that sleeps in its socket, and
-// the share of a core that all of them take is a row of the report. Failure: a sentence
+// One thread calls; each request under way has a thread that sleeps in its socket, one
+// more looks at /metrics once a second, and the share of a core that all of them take is
+// a row of the report. Failure: a sentence
 // where the server cannot be asked at all; a request that fails is counted.
 #pragma once
 
@@ -17,6 +18,7 @@
 
 #include "base/log.h"
 #include "bench/report.h"
+#include "bench/server_metrics.h"
 #include "workload/served.h"
 
 namespace loralei {
@@ -33,12 +35,20 @@ struct TraceRun {
   Workload workload;
   std::vector<ServedRequest> served;  // beside it
   GapCounts gaps;
+  std::vector<LoadSample> samples;
+  std::optional<EngineStats> counted;  // by the server, meanwhile; none: it does not say
+  ServedMemory memory;                 // of the server
   double client_cores = 0;
   double late_s = 0;  // of the request that was sent latest behind its time
   std::string first_failure;
 };
 
 Result<TraceRun> run_trace(const TraceBenchOptions& options, LogSink& log);
-Status bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& report);
+// The run, and its rows ("trace.*") and plots in the report.
+Result<TraceRun> bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& report);
+
+// The same run as it was simulated stands beside it: as the peer of rows of the same
+// name, with targets for how far they may differ, and in the same plots.
+void compare_with_simulated(const BenchReport& simulated, BenchReport& report);
 
 }  // namespace loralei

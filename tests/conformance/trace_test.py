@@ -86,6 +86,36 @@ class Trace(unittest.TestCase):
         self.assertAlmostEqual(figures["trace.tokens_per_s"] / figures["trace.requests_per_s"], 8)
         self.assertGreater(figures["trace.all.end.p50_ms"], figures["trace.all.first_token.p50_ms"])
 
+    def test_a_live_run_stands_beside_the_simulated_one(self):
+        """With a profile of this server: rows of both, their ratio, the targets; curves of both in one page."""
+        profile, workload, out, page = (self.folder / name for name in ("p.json", "named.jsonl", "both.json", "both.html"))
+        run("profile", ROOT / "demo/model", "--adapter", ROOT / "demo/adapters/count", "--minutes", 0.1, "--together", 8,
+            "--prompt", 64, "-o", profile)
+        run("workload", "--arrivals", "poisson:20", "--lengths", "fixed:30:8", "--adapters", "uniform:2:32",
+            "--count", 60, "--seed", 6, "-o", workload)
+        done = run("bench", "trace", "--url", self.server.url, "--workload", workload, "--adapter", "count", "--adapter",
+                   "shout", "--simulate", profile, "--max-num-seqs", 256, "--json", out, "--html", page)
+        both = {row["name"]: row for row in json.loads(out.read_text())["rows"]}
+        for name in ("trace.all.first_token.p50_ms", "trace.requests_per_s", "trace.steps", "trace.between_tokens.p50_ms"):
+            self.assertGreater(both[name]["value"], 0, name)
+            self.assertGreater(both[name]["peer"], 0, name)
+        self.assertGreater(sum(row["value"] for name, row in both.items() if name.startswith("trace.waited.")), 0)
+        self.assertNotIn("peer", both["trace.client_cores"])
+        self.assertEqual(len(json.loads(out.read_text())["targets"]), 3)
+        text = page.read_text()
+        for title in ("Time to the first token", "Time between tokens", "Memory by use, over time", "Requests, over time"):
+            self.assertIn(f"<h2>{title}</h2>", text)
+        self.assertIn(">live</text>", text)
+        self.assertIn(">simulated</text>", text)
+        self.assertIn("is for bench trace with --simulate",
+                      run("bench", "machine", "--max-num-seqs", 3, status=3).stderr)
+
+    def test_a_simulated_run_is_drawn(self):
+        page = self.folder / "simulated.html"
+        run("simulate", "--profile", "a40-llama2-7b", "--workload", self.workload, "--html", page)
+        self.assertEqual(page.read_text().count("<h2>"), 6)
+        self.assertIn("simulated, idle adapters", page.read_text())
+
     def test_what_the_server_refuses_is_counted_and_told(self):
         out = self.folder / "refused.json"
         done = run("bench", "trace", "--url", self.server.url, "--workload", self.workload, "--json", out)
@@ -124,7 +154,7 @@ class Trace(unittest.TestCase):
         self.assertIn("events in", first.stderr)
         faulty = run(*words, "--faults", 7)
         self.assertNotEqual(first.stdout, faulty.stdout)
-        self.assertIn("--profile is a file or one of a40-llama2-7b",
+        self.assertIn("a profile is a file or one of a40-llama2-7b",
                       run("simulate", "--profile", "a41", "--workload", self.workload, status=1).stderr)
 
     def test_a_profile_is_a_file_that_is_read_with_its_lines(self):

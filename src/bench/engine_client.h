@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// EngineClient: requests that are asked one by one of a running engine, each with the
+// times of its tokens, and commands about adapters.
+//
+// Thread: one; it is the engine's only consumer of output while it lives. Ownership:
+// borrows engine and clock. Failure: a request that ends with an error, or a command that
+// fails, is the answer of the call that learns of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/prng.h"
+#include "base/result.h"
+#include "engine/adapter_board.h"
+#include "engine/api.h"
+
+namespace loralei {
+
+class EngineClient {
+ public:
+  struct Asked {
+    int64_t begin_ns = 0;
+    std::vector<int64_t> token_ns;
+    bool ended = false;
+    double first_token_s() const { return static_cast<double>(token_ns.front() - begin_ns) * 1e-9; }
+  };
+
+  EngineClient(Engine& engine, const Clock& clock, int vocab, uint64_t seed)
+      : engine_(engine), clock_(clock), vocab_(vocab), random_(seed) {}
+
+  // A prompt of random plain tokens, which no other request has.
+  Result<RequestId> ask(int prompt_tokens, int new_tokens, std::optional<AdapterSourceId> adapter);
+  void cancel(RequestId id) { engine_.cancel(id); }
+  // Seconds from the command to its reply.
+  Result<double> command(AdapterAction action, const AdapterSourceSpec& source);
+
+  // Takes what comes, until `done` says so.
+  Status follow(const std::function<bool()>& done);
+  Status follow_for(int64_t ns);
+  Status follow_to_the_end();  // of all
+
+  const Asked& asked(RequestId id) const { return asked_.at(id); }
+  size_t tokens(RequestId id) const { return asked_.at(id).token_ns.size(); }
+  int32_t under_way() const { return under_way_; }     // requests that have not ended
+  void forget_ended();                                 // asked() knows them no more
+  AdapterStatus status(AdapterSourceId source) const;  // by the news so far
+
+ private:
+  Status take();
+
+  static inline uint64_t next_id_ = 1'000'000;  // beside those of the rig's own runner
+  Engine& engine_;
+  const Clock& clock_;
+  const int vocab_;
+  Prng random_;
+  std::map<RequestId, Asked> asked_;
+  std::map<uint64_t, CommandReply> replies_;
+  AdapterBoard board_;
+  int32_t under_way_ = 0;
+};
+
+}  // namespace loralei
