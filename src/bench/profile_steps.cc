@@ -167,7 +167,7 @@ void describe_machine(const Rig& rig, Profile& profile) {
   }
 }
 
-void add_rows(const Rig& rig, const FitQuality& fit, BenchReport& report) {
+void add_rows(const Rig& rig, const FitQuality& fit, std::optional<double> noise, BenchReport& report) {
   const std::string prefix = "profile." + rig.label + ".";
   const auto row = [&](const char* name, const char* unit, double value) {
     report.rows.push_back({.name = prefix + name, .unit = unit, .value = value, .min = value, .max = value});
@@ -179,6 +179,10 @@ void add_rows(const Rig& rig, const FitQuality& fit, BenchReport& report) {
   report.targets.push_back({report.rows.back().name, "<=", kMeanError, fit.mean_error});
   row("p90_error", "ratio", fit.p90_error);
   row("mean_bias", "ratio", fit.mean_bias);
+  if (noise) {
+    row("noise", "ratio", *noise);
+    report.rows.back().note = "between steps that are alike: no fit has a smaller mean error";
+  }
 }
 
 }  // namespace
@@ -214,7 +218,7 @@ Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& rep
   TRY_ASSIGN(profile.step, fit_steps(learned));
   profile.fit = judge_fit(profile.step, held_out);
   describe_machine(rig, profile);
-  add_rows(rig, *profile.fit, report);
+  add_rows(rig, *profile.fit, noise_of(held_out), report);
   return {};
 }
 

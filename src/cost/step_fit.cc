@@ -2,7 +2,9 @@
 #include "cost/step_fit.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
 #include <string>
 
 #include "base/check.h"
@@ -174,6 +176,35 @@ Result<StepModel> fit_steps(std::span<const StepSample> samples) {
     for (size_t s = 0; s < samples.size(); ++s) weights[s] = std::min(1.0, usual / std::max(errors[s], 1e-12));
   }
   return model;
+}
+
+std::optional<double> noise_of(std::span<const StepSample> samples) {
+  constexpr double kAlike = 0.03;
+  const auto bucket = [](int64_t attended) {
+    return std::llround(std::log(static_cast<double>(attended) + 1) / std::log(1 + kAlike));
+  };
+  std::map<std::array<int64_t, 10>, std::vector<double>> groups;
+  for (const auto& [step, seconds] : samples) {
+    groups[{step.prefill_rows, step.decode_rows, bucket(step.prefill_attended), bucket(step.decode_attended),
+            step.logits_rows, step.adapters, step.rank_sum, step.rank_max, step.lora_rows, step.lora_row_ranks}]
+        .push_back(seconds);
+  }
+  double sum = 0;
+  size_t count = 0;
+  for (auto& [key, alike] : groups) {
+    if (alike.size() < 2) continue;
+    std::sort(alike.begin(), alike.end());
+    const size_t middle = alike.size() / 2;
+    const double median = alike.size() % 2 == 1 ? alike[middle] : (alike[middle - 1] + alike[middle]) / 2;
+    // Two of them differ by the square root of two times what each is off (of the normal
+    // distribution; the median of few lies too close to them).
+    const auto size = static_cast<double>(alike.size());
+    double differences = 0;
+    for (size_t i = 0; i < alike.size(); ++i) differences += (2.0 * static_cast<double>(i) - size + 1) * alike[i];
+    sum += size * differences / (size * (size - 1) / 2) / std::sqrt(2.0) / median;
+    count += alike.size();
+  }
+  return count >= kFitStepsMin ? std::optional(sum / static_cast<double>(count)) : std::nullopt;
 }
 
 FitQuality judge_fit(const StepModel& model, std::span<const StepSample> samples) {

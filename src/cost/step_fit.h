@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,12 @@ struct FitQuality {
 
 Result<StepModel> fit_steps(std::span<const StepSample> samples);
 FitQuality judge_fit(const StepModel& model, std::span<const StepSample> samples);
+
+// How far steps that are alike lie from their median, on average, as a share of it: below
+// that no function of the features can be wrong. Alike: the same rows, logits, adapters
+// and ranks, and as many positions attended to, within 3 %. None: fewer than kFitStepsMin
+// steps have one alike.
+std::optional<double> noise_of(std::span<const StepSample> samples);
 
 // The x >= 0 with the least |A x - b|^2, of gram = A^T A [n, n] and rhs = A^T b [n]
 // (Lawson and Hanson 1974, chapter 23).

@@ -76,6 +76,23 @@ TEST(StepFit, IsNotLedAstrayByStepsThatWereHeldUp) {
   }
 }
 
+TEST(StepFit, TellsHowFarStepsThatAreAlikeLieApart) {
+  for (const int copies : {2, 3, 10}) {
+    SCOPED_TRACE(copies);
+    Prng random(static_cast<uint64_t>(copies));
+    std::vector<StepSample> samples;
+    for (const StepSample& step : some_steps(1, 3000, 0)) {
+      for (int copy = 0; copy < copies; ++copy)
+        samples.push_back({step.features, step.seconds * (1 + 0.2 * (random.uniform() - 0.5))});
+    }
+    const auto noise = noise_of(samples);
+    ASSERT_TRUE(noise);
+    EXPECT_NEAR(*noise, 0.05, 0.004) << "the mean of |u| for u in -0.1 .. 0.1";
+  }
+  EXPECT_FALSE(noise_of(some_steps(1, 10, 0)));
+  EXPECT_EQ(noise_of({}), std::nullopt);
+}
+
 TEST(StepFit, ATermThatNothingTellsOfCostsNothing) {
   std::vector<StepSample> samples;
   for (int rows = 1; rows <= 64; ++rows)
