@@ -89,7 +89,8 @@ class ApiTest : public testing::Test {
     server->serve();
   }
   std::vector<TokenId> ids(const std::string& s) { return tokenizer->encode(s, {.add_special = false}).value(); }
-  HttpClient client() const { return HttpClient({.port = server->port(), .read_timeout_ms = 30'000}); }
+  // As patient as a sanitizer is slow.
+  HttpClient client() const { return HttpClient({.port = server->port(), .read_timeout_ms = 300'000}); }
   HttpResponse post(const std::string& path, const std::string& body, HttpHeaders headers = {}) {
     return send("POST", path, body, std::move(headers));
   }
