@@ -40,10 +40,10 @@ struct FitQuality {
 Result<StepModel> fit_steps(std::span<const StepSample> samples);
 FitQuality judge_fit(const StepModel& model, std::span<const StepSample> samples);
 
-// How far steps that are alike lie from their median, on average, as a share of it: below
-// that no function of the features can be wrong. Alike: the same rows, logits, adapters
-// and ranks, and as many positions attended to, within 3 %. None: fewer than kFitStepsMin
-// steps have one alike.
+// How far steps that are alike lie from what is usual of them, on average, as a share of
+// it: no function of the features is closer to these steps. Alike: the same rows, logits,
+// adapters and ranks, and as many positions attended to, within 3 %. None: fewer than
+// kFitStepsMin steps have one alike.
 std::optional<double> noise_of(std::span<const StepSample> samples);
 
 // The x >= 0 with the least |A x - b|^2, of gram = A^T A [n, n] and rhs = A^T b [n]
