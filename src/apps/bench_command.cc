@@ -54,29 +54,32 @@ Status print_generated(const BenchFlags& flags, LogSink& log) {
   return {};
 }
 
+// The workload under virtual time, on the server's memory where no other is stated.
+Status simulate_trace(const BenchFlags& flags, const TraceBenchOptions& options, BenchReport& report) {
+  TRY_ASSIGN(const Profile profile, find_profile(flags.simulate));
+  TRY_ASSIGN(const Workload workload, read_workload(options.workload));
+  TRY_ASSIGN(const EngineHostOptions host, finish_engine_options(flags.engine));
+  TRY_ASSIGN(const ServedMemory memory, ask_memory(options.url));
+  sim::SimulationOptions simulation{.rank = flags.options.rank, .samples = kSimulationSamples};
+  EngineOptions& engine = simulation.replica.engine = host.engine;
+  const auto otherwise = [](int64_t& bytes, int64_t served) { bytes = bytes > 0 ? bytes : served; };
+  otherwise(engine.kv_cache_bytes, memory.kv_bytes);
+  otherwise(engine.adapter_bytes, memory.adapter_bytes);
+  otherwise(engine.host_adapter_bytes, memory.host_adapter_bytes);
+  TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate(workload, profile, simulation));
+  add_simulation("trace.", workload, run, options.slo_first_s, report);
+  return {};
+}
+
 Status run_trace_bench(const BenchFlags& flags, LogSink& log, BenchReport& report) {
   TraceBenchOptions options = flags.trace;
   options.url = flags.server.url;
   options.adapters = flags.options.adapter_paths;
   if (flags.slo_first_ms > 0) options.slo_first_s = flags.slo_first_ms * 1e-3;
-  if (flags.simulate.empty()) {
-    TRY(bench_trace(options, log, report));
-    return {};
-  }
-  TRY_ASSIGN(const Profile profile, find_profile(flags.simulate));
-  TRY_ASSIGN(const EngineHostOptions host, finish_engine_options(flags.engine));
-  TRY_ASSIGN(const TraceRun live, bench_trace(options, log, report));
-  sim::SimulationOptions simulation{.rank = flags.options.rank, .samples = kSimulationSamples};
-  EngineOptions& engine = simulation.replica.engine = host.engine;
-  // What nobody states is the server's own.
-  const auto otherwise = [](int64_t& bytes, int64_t served) { bytes = bytes > 0 ? bytes : served; };
-  otherwise(engine.kv_cache_bytes, live.memory.kv_bytes);
-  otherwise(engine.adapter_bytes, live.memory.adapter_bytes);
-  otherwise(engine.host_adapter_bytes, live.memory.host_adapter_bytes);
-  TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate(live.workload, profile, simulation));
-  BenchReport simulated;
-  add_simulation("trace.", live.workload, run, options.slo_first_s, simulated);
-  compare_with_simulated(simulated, report);
+  BenchReport simulated;  // first: what is wrong with it is told before the live run
+  if (!flags.simulate.empty()) TRY(simulate_trace(flags, options, simulated));
+  TRY(bench_trace(options, log, report));
+  if (!flags.simulate.empty()) compare_with_simulated(simulated, report);
   return {};
 }
 

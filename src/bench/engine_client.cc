@@ -73,6 +73,20 @@ Status EngineClient::follow_to_the_end() {
   return follow([&] { return under_way_ == 0; });
 }
 
+Status EngineClient::keep_asking(int32_t together, double seconds, const std::function<Status()>& ask) {
+  const int64_t end_ns = clock_.now_ns() + static_cast<int64_t>(seconds * 1e9);
+  while (clock_.now_ns() < end_ns) {
+    while (under_way_ < together) TRY(ask());
+    TRY(follow([&] { return under_way_ < together || clock_.now_ns() >= end_ns; }));
+  }
+  return {};
+}
+
+void EngineClient::cancel_all() {
+  for (const auto& [id, asked] : asked_)
+    if (!asked.ended) cancel(id);
+}
+
 void EngineClient::forget_ended() {
   std::erase_if(asked_, [](const auto& asked) { return asked.second.ended; });
 }

@@ -37,6 +37,7 @@ class EngineClient {
   // A prompt of random plain tokens, which no other request has.
   Result<RequestId> ask(int prompt_tokens, int new_tokens, std::optional<AdapterSourceId> adapter);
   void cancel(RequestId id) { engine_.cancel(id); }
+  void cancel_all();
   // Seconds from the command to its reply.
   Result<double> command(AdapterAction action, const AdapterSourceSpec& source);
 
@@ -44,6 +45,8 @@ class EngineClient {
   Status follow(const std::function<bool()>& done);
   Status follow_for(int64_t ns);
   Status follow_to_the_end();  // of all
+  // So many under way at any time, for so long: `ask` is called for each.
+  Status keep_asking(int32_t together, double seconds, const std::function<Status()>& ask);
 
   const Asked& asked(RequestId id) const { return asked_.at(id); }
   size_t tokens(RequestId id) const { return asked_.at(id).token_ns.size(); }

@@ -54,31 +54,24 @@ Result<int64_t> largest_bytes(const BenchOptions& options, std::span<const Adapt
   return bytes;
 }
 
-// So many requests at once, for so long; those that begin in it are measured.
-Status run_window(const BenchOptions& options, std::span<const AdapterSourceSpec> sources, double seconds, Prng& random,
-                  const Clock& clock, EngineClient& client, std::vector<RequestId>& asked) {
-  const int together = options.batches.back();
-  const int64_t end_ns = clock.now_ns() + static_cast<int64_t>(seconds * 1e9);
-  while (clock.now_ns() < end_ns) {
-    while (client.under_way() < together) {
-      TRY_ASSIGN(const RequestId id,
-                 client.ask(options.prompts.front(), options.new_tokens, sources[random.below(sources.size())].id));
-      asked.push_back(id);
-    }
-    TRY(client.follow([&] { return client.under_way() < together || clock.now_ns() >= end_ns; }));
-  }
-  return {};
-}
-
 Status measure(const BenchOptions& options, std::span<const AdapterSourceSpec> sources, uint64_t seed, Rig& rig,
                Overflow& measured) {
   EngineClient client(rig.host->engine(), rig.clock, rig.vocab, seed);
   Prng random(seed);
-  std::vector<RequestId> warm, asked;
-  TRY(run_window(options, sources, kWarmShare * options.window_s, random, rig.clock, client, warm));
+  std::vector<RequestId> asked;
+  const auto run = [&](double seconds) {
+    asked.clear();
+    return client.keep_asking(options.batches.back(), seconds, [&]() -> Status {
+      const AdapterSourceId adapter = sources[random.below(sources.size())].id;
+      TRY_ASSIGN(const RequestId id, client.ask(options.prompts.front(), options.new_tokens, adapter));
+      asked.push_back(id);
+      return {};
+    });
+  };
+  TRY(run(kWarmShare * options.window_s));
   const EngineStats before = rig.host->engine().stats();
   const int64_t begin_ns = rig.clock.now_ns();
-  TRY(run_window(options, sources, options.window_s, random, rig.clock, client, asked));
+  TRY(run(options.window_s));
   const double window_s = static_cast<double>(rig.clock.now_ns() - begin_ns) * 1e-9;
   const EngineStats after = rig.host->engine().stats();
   TRY(client.follow_to_the_end());

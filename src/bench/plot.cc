@@ -78,17 +78,18 @@ std::string axes(const BenchPlot& plot, const Scale& scale) {
   return out;
 }
 
-// Of many points every so-manieth, and the last.
+// Of many points every n-th, and the last.
 std::string curve(const PlotSeries& series, const Scale& scale, const char* colour) {
   const size_t stride = series.points.size() / kPointsMost + 1;
   std::string path;
+  std::pair<double, double> last;
   for (size_t i = 0; i < series.points.size(); ++i) {
     const auto& point = series.points[i];
     if ((i % stride != 0 && i + 1 != series.points.size()) || !is_drawn(point)) continue;
+    last = point;
     path += (path.empty() ? "M" : "L") + pixel(scale.x(point.first)) + " " + pixel(scale.y(point.second));
   }
   if (path.empty()) return "";
-  const auto& last = series.points.back();
   return "<path d=\"" + path + "\" fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"1.5\"><title>" +
          html_escape(series.name + ": ends at " + number(last.first) + ", " + number(last.second)) + "</title></path>";
 }

@@ -57,21 +57,15 @@ int spread(int most, Prng& random) {
 // As many requests as the cell says, one after the other, for so long.
 Status run_cell(const Cell& cell, std::span<const AdapterSourceSpec> adapters, double seconds, int tokens_most,
                 Prng& random, EngineClient& client) {
-  const SteadyClock clock;
-  const int64_t end_ns = clock.now_ns() + static_cast<int64_t>(seconds * 1e9);
-  std::vector<RequestId> asked;
-  while (clock.now_ns() < end_ns) {
-    while (client.under_way() < cell.together) {
-      const int new_tokens = spread(kNewTokensMost, random);
-      const int prompt = spread(std::min(cell.prompt_most, tokens_most - new_tokens), random);
-      std::optional<AdapterSourceId> adapter;
-      if (cell.adapters && random.below(8) != 0) adapter = adapters[random.below(adapters.size())].id;
-      TRY_ASSIGN(const RequestId id, client.ask(prompt, new_tokens, adapter));
-      asked.push_back(id);
-    }
-    TRY(client.follow([&] { return client.under_way() < cell.together || clock.now_ns() >= end_ns; }));
-  }
-  for (const RequestId id : asked) client.cancel(id);
+  TRY(client.keep_asking(cell.together, seconds, [&]() -> Status {
+    const int new_tokens = spread(kNewTokensMost, random);
+    const int prompt = spread(std::min(cell.prompt_most, tokens_most - new_tokens), random);
+    std::optional<AdapterSourceId> adapter;
+    if (cell.adapters && random.below(8) != 0) adapter = adapters[random.below(adapters.size())].id;
+    TRY(client.ask(prompt, new_tokens, adapter));
+    return {};
+  }));
+  client.cancel_all();
   TRY(client.follow_to_the_end());
   client.forget_ended();
   return {};

@@ -228,11 +228,18 @@ class OpenLoop {
   std::vector<std::thread> threads_;
 };
 
+// Nobody waits long for /metrics.
+HttpClientOptions for_metrics(HttpClientOptions server) {
+  constexpr int64_t kPatienceMs = 5'000;
+  server.read_timeout_ms = kPatienceMs;
+  return server;
+}
+
 // Looks at the server's /metrics once a second; where it has none, never again.
 class Sampler {
  public:
   Sampler(const HttpClientOptions& server, TraceRun& run)
-      : run_(run), client_(server), thread_([this](const std::stop_token& stop) { work(stop); }) {}
+      : run_(run), client_(for_metrics(server)), thread_([this](const std::stop_token& stop) { work(stop); }) {}
   ~Sampler() {
     thread_.request_stop();
     changed_.notify_all();
@@ -259,7 +266,8 @@ class Sampler {
 };
 
 // As far as the server says.
-MetricsPage metrics_of(HttpClient& client) {
+MetricsPage metrics_of(const HttpClientOptions& server) {
+  HttpClient client(for_metrics(server));
   const auto response = client.get("/metrics");
   return MetricsPage::parse(response.ok() && response->status == 200 ? response->body : "");
 }
@@ -288,8 +296,7 @@ Result<TraceRun> run_trace(const TraceBenchOptions& options, LogSink& log) {
   bodies.learn(run.workload);
   log.log(LogLevel::kInfo, std::to_string(run.workload.size()) + " requests in " +
                                seconds_text(run.workload.empty() ? 0 : run.workload.back().at_ns) + " s");
-  const MetricsPage before = metrics_of(client);
-  run.memory = memory_of(before);
+  const auto counted_before = counters_of(metrics_of(server));
   const double own_s = process_cpu_s();
   const SteadyClock clock;
   const double begin_s = clock.now_s();
@@ -298,9 +305,14 @@ Result<TraceRun> run_trace(const TraceBenchOptions& options, LogSink& log) {
     TRY(OpenLoop(server, bodies, run).run());
   }
   run.client_cores = (process_cpu_s() - own_s) / std::max(1e-9, clock.now_s() - begin_s);
-  const auto counted_before = counters_of(before), counted = counters_of(metrics_of(client));
+  const auto counted = counters_of(metrics_of(server));
   if (counted_before && counted) run.counted = counts_since(*counted, *counted_before);
   return run;
+}
+
+Result<ServedMemory> ask_memory(const std::string& url) {
+  TRY_ASSIGN(const HttpClientOptions server, parse_server_url(url));
+  return memory_of(metrics_of(server));
 }
 
 Result<TraceRun> bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& report) {

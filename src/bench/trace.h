@@ -37,13 +37,15 @@ struct TraceRun {
   GapCounts gaps;
   std::vector<LoadSample> samples;
   std::optional<EngineStats> counted;  // by the server, meanwhile; none: it does not say
-  ServedMemory memory;                 // of the server
   double client_cores = 0;
   double late_s = 0;  // of the request that was sent latest behind its time
   std::string first_failure;
 };
 
 Result<TraceRun> run_trace(const TraceBenchOptions& options, LogSink& log);
+// As far as the server's /metrics says.
+Result<ServedMemory> ask_memory(const std::string& url);
+
 // The run, and its rows ("trace.*") and plots in the report.
 Result<TraceRun> bench_trace(const TraceBenchOptions& options, LogSink& log, BenchReport& report);
 

@@ -312,6 +312,18 @@ TEST(DeviceTier, AStoppedEngineIsNotCalled) {
   EXPECT_TRUE(tier.news == nullptr);
 }
 
+// The device has room for two or three of six adapters.
+WorldOptions some_world(uint64_t seed, Prng& random) {
+  return {.blocks = 12 + static_cast<int32_t>(random.below(30)),
+          .max_sequences = 1 + static_cast<int32_t>(random.below(6)),
+          .step_tokens = 16,
+          .adapter_bytes = 1 << 20,
+          .prefix_cache = random.below(3) != 0,
+          .max_model_len = 120,
+          .device_bytes = kBytes * static_cast<int64_t>(20 + random.below(12)) / 10,
+          .adapter_keeping = seed % 3 == 0 ? AdapterKeeping::kNone : AdapterKeeping::kLru};
+}
+
 // Everything at once over a device that holds two or three of six adapters.
 TEST(DeviceTier, RandomTrafficKeepsEveryPromise) {
   const char* given = std::getenv("DEVICE_TIER_TEST_SEED");
@@ -321,13 +333,7 @@ TEST(DeviceTier, RandomTrafficKeepsEveryPromise) {
   for (uint64_t seed = first_seed; seed < first_seed + 40; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
-    World world({.blocks = 12 + static_cast<int32_t>(random.below(30)),
-                 .max_sequences = 1 + static_cast<int32_t>(random.below(6)),
-                 .step_tokens = 16,
-                 .adapter_bytes = 1 << 20,
-                 .prefix_cache = random.below(3) != 0,
-                 .max_model_len = 120,
-                 .device_bytes = kBytes * static_cast<int64_t>(20 + random.below(12)) / 10});
+    World world(some_world(seed, random));
     load(world, 6);
     const auto name_of = [&] { return std::string(1, static_cast<char>('a' + random.below(6))); };
     uint64_t content = 1000;

@@ -177,7 +177,7 @@ void EngineLoop::receive(const UploadDone& done) {
   arriving_changed_ = true;
   const auto found = prefetched_.find(done.version);
   if (found == prefetched_.end()) return;
-  prefetch_due_ = true;
+  prefetch_due_ |= done.status.ok();  // else not before something else has changed: it may fail for ever
   const bool wanted = waiting_by_source_.count(found->second) != 0;
   prefetched_.erase(found);
   if (!wanted && parts_.adapter_keeping == AdapterKeeping::kNone) tier_->drop_unused(done.version);

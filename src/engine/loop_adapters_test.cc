@@ -321,6 +321,25 @@ TEST(EngineLoopAdapters, WhatWillBeAskedNextIsBroughtToTheDeviceAheadAsFarAsTher
   world.expect_nothing_held();
 }
 
+// A link that is broken is not tried again and again for those that only wait.
+TEST(EngineLoopAdapters, WhatCouldNotBeBroughtAheadIsLeftUntilItIsAskedFor) {
+  World world({.max_sequences = 1, .device_bytes = 1 << 20});
+  add_adapters(world, "a");
+  world.submit(simple(10, 40, 1));
+  world.turn();
+  const RequestId waits = world.submit(simple(10, 2, 2, {{source_of("a"), 1.0f}}));
+  while (!world.finish_upload(false)) {
+    world.turn();
+    world.finish_load();
+  }
+  for (int i = 0; i < 10; ++i) {
+    world.turn();
+    EXPECT_EQ(world.executor.tier->copies(), 0u);
+  }
+  world.run();
+  world.expect_oracle(waits);
+}
+
 // Nobody leaves the device for what is brought ahead.
 TEST(EngineLoopAdapters, WhatIsBroughtAheadTakesNobodysPlace) {
   World world({.max_sequences = 1, .device_bytes = 1500});

@@ -66,8 +66,8 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory
 // for all, replaced versions, activated ones among them, preemption, a KV cache that
 // shrinks and grows, in half of the runs speculation on texts of few words, requests that
-// are held for a while, and in a third an executor that chooses tokens where nothing but
-// logits is needed.
+// are held for a while, in a third an executor that chooses tokens where nothing but
+// logits is needed, and in a quarter adapters that leave behind their last request.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   struct {
     int drafting = 0, choosing = 0;
@@ -75,14 +75,12 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed), holds(seed + 1000);
-    WorldOptions setup;
+    WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
     setup.blocks = 10 + static_cast<int32_t>(random.below(20));
-    setup.blocks_max = 40;
     setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
     setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
     setup.prefix_cache = random.below(4) != 0;
-    setup.adapter_bytes = 200000;
-    setup.max_model_len = 160;
+    if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::kNone;
     const bool drafts = seed % 2 == 0;
     if (drafts) {
       setup.speculate = Speculation::kLookup;

@@ -171,7 +171,8 @@ bool Replica::holds_something() const {
 
 void Replica::check() const {
   loop_->check();
-  CHECK(ledger_->used_bytes(MemoryUse::kAdapters) <= host_bytes_);  // S6
+  CHECK(ledger_->used_bytes(MemoryUse::kAdapters) <= host_bytes_);  // S6, and of the device:
+  CHECK(executor_->held_adapter_bytes() <= executor_->adapter_bytes());
 }
 
 void Replica::add_to(LoadSample& sample) const {
