@@ -128,7 +128,8 @@ Status bench_overflow(const BenchOptions& options, LogSink& log, BenchReport& re
   BenchOptions sized = options;
   sized.bounded_steps = true;
   TRY_ASSIGN(const int64_t bytes_each, largest_bytes(sized, sources, log));
-  sized.host.engine.adapter_bytes = bytes_each * options.fit;
+  // Half of one more: while it is read an adapter may need more than it comes to.
+  sized.host.engine.adapter_bytes = bytes_each * options.fit + bytes_each / 2;
   Rig rig;
   TRY(open_rig(sized, options.prompts.front(), log, rig));
   {
