@@ -2,6 +2,7 @@
 #include "adapters/cache.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/check.h"
@@ -59,21 +60,20 @@ AdapterCache::Census& AdapterCache::census() {
   Census& census = census_;
   if (std::exchange(census.counted, true)) return census;
   census.leaving.clear();
+  census.bytes_to.clear();
   census.left = 0;
   census.used.clear();
   for (const auto& [id, version] : versions_.all()) {
     if (version->owner == nullptr || version->owner->pinned) continue;
     if (version->pins == 0) {
-      census.leaving.push_back({candidate(*version), version.get()});
+      census.leaving.push_back(item_of(*version));
     } else {
       census.used.push_back({version->youngest_order, version->grant.bytes()});
     }
   }
-  std::sort(census.leaving.begin(), census.leaving.end(),
-            [&](const Census::Leaver& a, const Census::Leaver& b) { return leaves_before(a.candidate, b.candidate); });
+  keep_.sort(census.leaving);
   int64_t bytes = 0;
-  for (Census::Leaver& leaver : census.leaving)
-    leaver.bytes_before = std::exchange(bytes, bytes + leaver.candidate.bytes);
+  for (const CacheItem& item : census.leaving) census.bytes_to.push_back(bytes += item.bytes);
   std::sort(census.used.begin(), census.used.end(),
             [](const Census::Used& a, const Census::Used& b) { return a.youngest_order < b.youngest_order; });
   for (size_t index = census.used.size(); index-- > 1;)
@@ -140,15 +140,22 @@ int64_t AdapterCache::spare_beside(const AdapterEntry& entry, std::span<AdapterE
   return spare;
 }
 
-EvictionCandidate AdapterCache::candidate(const AdapterVersion& version) {
-  return {version.adapter->version, version.grant.bytes(), version.last_use_ns, version.owner->wanted};
+CacheItem AdapterCache::item_of(const AdapterVersion& version) const {
+  CacheItem item{.id = version.adapter->version.value,
+                 .bytes = version.grant.bytes(),
+                 .last_use_ns = version.last_use_ns,
+                 .recreate_s = load_times_.predict_s(version.grant.bytes())};
+  if (version.owner == nullptr) return item;
+  item.uses_per_s = version.owner->recent_uses.per_s(clock_.now_ns());
+  item.wanted = version.owner->wanted;
+  return item;
 }
 
 // How many of census().leaving, from the first on, may leave for a load of this order.
 size_t AdapterCache::may_leave(uint64_t order) {
-  const std::vector<Census::Leaver>& leaving = census().leaving;
-  const auto end = std::partition_point(leaving.begin(), leaving.end(),
-                                        [&](const Census::Leaver& leaver) { return leaver.candidate.wanted > order; });
+  const std::vector<CacheItem>& leaving = census().leaving;
+  const auto end =
+      std::partition_point(leaving.begin(), leaving.end(), [&](const CacheItem& item) { return item.wanted > order; });
   return static_cast<size_t>(end - leaving.begin());
 }
 
@@ -158,21 +165,30 @@ bool AdapterCache::gives_its_pinned(const AdapterEntry& replaced) {
 }
 
 int64_t AdapterCache::evictable_bytes(const AdapterEntry& entry) {
-  const std::vector<Census::Leaver>& leaving = census().leaving;
+  const std::vector<int64_t>& bytes_to = census().bytes_to;
   const AdapterEntry& replaced = entries_.replaced_by(entry);
   const int64_t own = gives_its_pinned(replaced) ? replaced.version_bytes() : 0;
   const size_t left = census().left, end = may_leave(entry.order());
   if (end <= left) return own;
-  return own + leaving[end - 1].bytes_before + leaving[end - 1].candidate.bytes - leaving[left].bytes_before;
+  return own + bytes_to[end - 1] - (left > 0 ? bytes_to[left - 1] : 0);
 }
 
 AdapterVersion* AdapterCache::next_to_leave(const AdapterEntry& entry) {
   Census& versions = census();
-  AdapterVersion* next = versions.left < may_leave(entry.order()) ? versions.leaving[versions.left].version : nullptr;
+  AdapterVersion* const next =
+      versions.left < may_leave(entry.order()) ? version_of(versions.leaving[versions.left]) : nullptr;
   const AdapterEntry& replaced = entries_.replaced_by(entry);
   if (!gives_its_pinned(replaced)) return next;
-  if (next == nullptr || leaves_before(candidate(*replaced.version), candidate(*next))) next = replaced.version;
-  return next;
+  if (next == nullptr) return replaced.version;
+  std::array<CacheItem, 2> both{item_of(*next), item_of(*replaced.version)};
+  keep_.sort(both);
+  return version_of(both.front());
+}
+
+AdapterVersion* AdapterCache::version_of(const CacheItem& item) const {
+  AdapterVersion* const version = versions_.find(AdapterVersionId{item.id});
+  CHECK(version != nullptr);
+  return version;
 }
 
 void AdapterCache::evict(AdapterVersion* version, const std::string& reason) {
@@ -209,7 +225,7 @@ void AdapterCache::evict_idle(int64_t bytes) {
   recount();
   const Census& versions = census();
   while (ledger_.used_bytes(MemoryUse::kAdapters) > bytes && versions.left < versions.leaving.size())
-    evict(versions.leaving[versions.left].version, "for want of memory");
+    evict(version_of(versions.leaving[versions.left]), "for want of memory");
 }
 
 }  // namespace loralei

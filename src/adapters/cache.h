@@ -22,11 +22,12 @@
 #include <string>
 #include <vector>
 
-#include "adapters/cache_policy.h"
 #include "adapters/entries.h"
 #include "adapters/versions.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "cost/transfer_times.h"
+#include "memory/keep_order.h"
 #include "memory/ledger.h"
 
 namespace loralei {
@@ -35,8 +36,9 @@ inline constexpr int64_t kRoomPatienceNs = 1'000'000'000;
 
 class AdapterCache {
  public:
-  AdapterCache(Ledger& ledger, const Clock& clock, LogSink& log, AdapterEntries& entries, AdapterVersions& versions)
-      : ledger_(ledger), clock_(clock), log_(log), entries_(entries), versions_(versions) {}
+  AdapterCache(Ledger& ledger, const Clock& clock, LogSink& log, const KeepOrder& keep, AdapterEntries& entries,
+               AdapterVersions& versions)
+      : ledger_(ledger), clock_(clock), log_(log), keep_(keep), entries_(entries), versions_(versions) {}
   AdapterCache(const AdapterCache&) = delete;
   AdapterCache& operator=(const AdapterCache&) = delete;
 
@@ -65,10 +67,16 @@ class AdapterCache {
   // may, that is taken.
   bool leaves_reserved_room(std::span<AdapterVersion* const> versions, uint64_t order);
 
+  // --- what keeping a version is worth
+  // As KeepOrder wants it: uses and the last one are its source's and its own, and
+  // `recreate_s` is what a load of it takes. Nobody wants a retired one.
+  CacheItem item_of(const AdapterVersion& version) const;
+  void learn_load(int64_t bytes, double seconds) { load_times_.learn(bytes, seconds); }
+
   // --- another memory budget
   // Of versions that nobody uses and that are not pinned: what could be evicted.
   int64_t idle_bytes() const { return entries_.idle_bytes(); }
-  // Evicts of them, in the policy's order, until all adapters hold no more than `bytes`,
+  // Evicts of them, in the order of KeepOrder, until all adapters hold no more than `bytes`,
   // or none is left.
   void evict_idle(int64_t bytes);
   void let_go(AdapterVersion* version);  // one of these
@@ -89,17 +97,13 @@ class AdapterCache {
   // The versions in memory as the loads of a round see them. Counted at the first
   // question of a round, and kept up to date while versions leave.
   struct Census {
-    struct Leaver {
-      EvictionCandidate candidate;
-      AdapterVersion* version = nullptr;
-      int64_t bytes_before = 0;  // of those that leave before it
-    };
     struct Used {
       uint64_t youngest_order = 0;
       int64_t bytes_from_here = 0;  // of those with this order and younger ones
     };
     bool counted = false;
-    std::vector<Leaver> leaving;              // neither pinned nor used, in the order in which they leave
+    std::vector<CacheItem> leaving;           // neither pinned nor used, in the order in which they leave
+    std::vector<int64_t> bytes_to;            // of each of these and those that leave before it
     size_t left = 0;                          // of these have left
     std::vector<Used> used;                   // not pinned, oldest first
     std::vector<const AdapterEntry*> wanted;  // in memory, not pinned, and wanted in this round: by who wants them
@@ -111,21 +115,23 @@ class AdapterCache {
   bool stays_beside(const AdapterEntry& entry, const AdapterEntry& other) const;
   bool keeps_from(const AdapterEntry& entry, const AdapterVersion& version) const;
   int64_t room_for(const AdapterEntry& entry);
-  static EvictionCandidate candidate(const AdapterVersion& version);
   static bool gives_its_pinned(const AdapterEntry& replaced);
   size_t may_leave(uint64_t order);
   int64_t evictable_bytes(const AdapterEntry& entry);
   // For this load, of census().leaving or what it replaces; null: there is none.
   AdapterVersion* next_to_leave(const AdapterEntry& entry);
+  AdapterVersion* version_of(const CacheItem& item) const;
   void evict(AdapterVersion* version, const std::string& reason);
 
   Ledger& ledger_;
   const Clock& clock_;
   LogSink& log_;
+  const KeepOrder keep_;
   AdapterEntries& entries_;
   AdapterVersions& versions_;
   Census census_;
   std::vector<Reservation> reservations_;
+  TransferTimes load_times_;
   int64_t loading_bytes_ = 0;
   uint64_t evictions_ = 0, versions_looked_at_ = 0;
 };

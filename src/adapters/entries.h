@@ -21,6 +21,7 @@
 #include "adapters/versions.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "memory/recent_uses.h"
 
 namespace loralei {
 
@@ -48,6 +49,7 @@ struct AdapterEntry {
   int64_t granted_bytes = 0;  // to the job that reads it
   int64_t without_room_since_ns = INT64_MAX;
   int64_t uses = 0;
+  RecentUses recent_uses;
   uint64_t wanted = UINT64_MAX;  // order of the oldest request that wants it in this round
   int32_t waiting = 0;
   bool changed = false;

@@ -119,6 +119,7 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   cache_.count_loading(job.grant.bytes());
   entry.granted_bytes = job.grant.bytes();
   job.version = version;
+  job.begin_ns = clock_.now_ns();
   entry.job = next_job_++;
   entries_.count_change();
   return true;
@@ -233,6 +234,7 @@ void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const 
   const Adapter& loaded = *entry.version->adapter;
   ++loads_;
   load_bytes_ += loaded.bytes;
+  cache_.learn_load(loaded.bytes, static_cast<double>(clock_.now_ns() - job.begin_ns) * 1e-9);
   log_.event(
       LogLevel::kInfo, "adapter loaded",
       {{"adapter", entry.spec.label}, {"bytes", loaded.bytes}, {"version", digest_hex(loaded.digest).substr(0, 12)}});
@@ -240,6 +242,7 @@ void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const 
     log_.event(LogLevel::kWarning, "adapter in doubt", {{"adapter", entry.spec.label}}, doubt);
   if (AdapterEntry* const replaced = entries_.find(entry.replaces); replaced != nullptr) {
     entry.uses += replaced->uses;
+    entry.recent_uses.add(replaced->recent_uses, clock_.now_ns());
     if (replaced->pinned) entries_.set_pinned(entry, true);
     entries_.set_pinned(*replaced, false);
   }

@@ -42,6 +42,7 @@ struct RegistryOptions {
   int32_t sources_max = 65536;
   bool strict = true;
   bool int8 = false;                              // AdapterLoadOptions::int8
+  KeepOrder keep;                                 // who leaves first for another's room
   std::function<void(AdapterVersionId)> dropped;  // told of every version that leaves memory, just before; may be empty
 };
 
@@ -93,6 +94,7 @@ class AdapterLoads {
     bool read = false;
     Grant grant;
     AdapterVersionId version;
+    int64_t begin_ns = 0;
     std::vector<uint64_t> unload_tickets;
   };
 

@@ -11,6 +11,7 @@ namespace loralei {
 AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& log, RegistryOptions options,
                                  std::function<bool(LoadJob&&)> start_load)
     : ledger_(ledger),
+      clock_(clock),
       options_(std::move(options)),
       entries_(options_.sources_max),
       versions_(clock, {.used =
@@ -19,7 +20,7 @@ AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& lo
                               if (owner != nullptr) entries_.touch(*owner);
                             },
                         .leaving = [this](const AdapterVersion& version) { on_leaving(version); }}),
-      cache_(ledger, clock, log, entries_, versions_),
+      cache_(ledger, clock, log, options_.keep, entries_, versions_),
       loads_(clock, log, options_, std::move(start_load), entries_, versions_, cache_, replies_) {}
 
 std::string AdapterRegistry::label(AdapterSourceId source) const {
@@ -190,10 +191,19 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
     return AcquireOutcome::kWaiting;
   }
   for (AdapterVersion* version : found_) {
-    if (version->owner != nullptr) version->owner->uses += needs.again ? 0 : 1;
+    if (version->owner != nullptr && !needs.again) {
+      ++version->owner->uses;
+      version->owner->recent_uses.add(clock_.now_ns());
+    }
     pins.push_back(versions_.pin(*version, order));
   }
   return AcquireOutcome::kReady;
+}
+
+CacheItem AdapterRegistry::item_of(AdapterVersionId version) const {
+  const AdapterVersion* const found = versions_.find(version);
+  CHECK(found != nullptr);
+  return cache_.item_of(*found);
 }
 
 // A member of a sum finds room alone, and maybe not with the others: that is no failure

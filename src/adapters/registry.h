@@ -95,6 +95,8 @@ class AdapterRegistry {
   // Of a request that waits for something else than its adapters: they leave for no
   // younger load.
   void want(const AdapterNeeds& needs, uint64_t order) { wait_for(needs, order); }
+  // What keeping a version is worth; of one in memory.
+  CacheItem item_of(AdapterVersionId version) const;
   AdapterClaim claim(AdapterVersionId version) { return versions_.claim(version); }
   // Counts anew what loads that have lost their patience leave to younger requests. For
   // acquire() outside of a round.
@@ -122,6 +124,7 @@ class AdapterRegistry {
   std::string label(AdapterSourceId source) const;  // empty: it is not known
   bool loading() const { return loads_.loading(); }
   uint64_t generation() const { return entries_.generation(); }  // grows with every change
+  const RegistryOptions& options() const { return options_; }
   RegistryCounters counters() const;
   int64_t bytes() const { return cache_.bytes(); }  // of all versions, and granted to loads
   // Since the last call: those that are gone, then those that were changed, in no order.
@@ -142,6 +145,7 @@ class AdapterRegistry {
   void on_leaving(const AdapterVersion& version);
 
   Ledger& ledger_;
+  const Clock& clock_;
   const RegistryOptions options_;
   RegistryReplies replies_;
   AdapterEntries entries_;

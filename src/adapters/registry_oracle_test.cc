@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <list>
 
 #include "adapters/registry_world.h"
@@ -34,7 +35,7 @@ struct NaiveRegistry {
     Version* version = nullptr;
     Stage stage = Stage::kIdle;
     bool reload = false, pinned = false, failed = false, size_known = false;
-    int tickets = 0, waiting = 0;
+    int tickets = 0, waiting = 0, uses = 0;
     uint64_t wanted = kNobody, failed_serial = 0;
     FileStamp failed_stamp;
     int64_t failed_limit_bytes = INT64_MAX, least_bytes = 0, ask_bytes = 0, without_room_since_ns = INT64_MAX;
@@ -46,6 +47,7 @@ struct NaiveRegistry {
     bool read = false;
     int64_t bytes = 0;
     uint64_t version = 0;
+    int64_t begin_ns = 0;
   };
   struct Reservation {
     const Name* name = nullptr;
@@ -59,6 +61,8 @@ struct NaiveRegistry {
   std::list<Version> versions;
   std::vector<Job> jobs;
   std::vector<Reservation> reservations;
+  std::vector<CacheItem> leaving;  // in their order, as pump() began
+  TransferTimes load_times;
   std::vector<uint64_t> dropped;  // versions, as they leave
   uint64_t serial = 0, next_version = 1, lost_to_reservations = 0;
 
@@ -205,6 +209,7 @@ struct NaiveRegistry {
         Version& version = *one.version;
         version.youngest = version.pins++ == 0 ? order : std::max(version.youngest, order);
         version.last_use_ns = now_ns();
+        ++one.uses;
         pins.push_back(&version);
       } else {
         ++one.waiting;
@@ -217,6 +222,10 @@ struct NaiveRegistry {
 
   void pump() {
     reservations.clear();
+    leaving.clear();
+    for (const Version& version : versions)
+      if (version.pins == 0 && version.owner != nullptr && !version.owner->pinned) leaving.push_back(item_of(version));
+    options.keep.sort(leaving);
     std::vector<Name*> turn;
     for (Name& name : names) {
       if (!name.loading()) continue;
@@ -267,14 +276,31 @@ struct NaiveRegistry {
       victim->owner->version = nullptr;
       drop(victim);
     }
-    jobs.push_back({&name, true, bytes, next_version++});
+    jobs.push_back({&name, true, bytes, next_version++, now_ns()});
     name.stage = Stage::kReading;
     name.without_room_since_ns = INT64_MAX;
     return bytes;
   }
-  static bool leaves_before(const Version& a, const Version& b) {
-    if (a.owner->wanted != b.owner->wanted) return a.owner->wanted > b.owner->wanted;
-    return a.last_use_ns != b.last_use_ns ? a.last_use_ns < b.last_use_ns : a.id < b.id;
+  // All uses fall into one window.
+  CacheItem item_of(const Version& version) const {
+    return {.id = version.id,
+            .bytes = version.bytes,
+            .last_use_ns = version.last_use_ns,
+            .uses_per_s = version.owner->uses / (static_cast<double>(RecentUses::kWindowNs) * 1e-9),
+            .recreate_s = load_times.predict_s(version.bytes),
+            .wanted = version.owner->wanted};
+  }
+  size_t place_of(const Version& version) const {
+    const auto found =
+        std::find_if(leaving.begin(), leaving.end(), [&](const CacheItem& item) { return item.id == version.id; });
+    return static_cast<size_t>(found - leaving.begin());
+  }
+  // A pinned one is not among those that leave, but may for what replaces it.
+  bool leaves_before(const Version& a, const Version& b) const {
+    if (place_of(a) < leaving.size() && place_of(b) < leaving.size()) return place_of(a) < place_of(b);
+    std::array<CacheItem, 2> both{item_of(a), item_of(b)};
+    options.keep.sort(both);
+    return both.front().id == a.id;
   }
   void fail(Name& name) {
     const bool replacement = name.reload;
@@ -300,6 +326,7 @@ struct NaiveRegistry {
       name.stage = Stage::kWaitingForRoom;
       return;
     }
+    load_times.learn(file(name).bytes, static_cast<double>(now_ns() - job.begin_ns) * 1e-9);
     versions.push_back({.owner = &name, .bytes = file(name).bytes, .id = job.version, .last_use_ns = now_ns()});
     Version* const old = std::exchange(name.version, &versions.back());
     if (old != nullptr) {
@@ -344,6 +371,9 @@ void expect_the_same_decisions(uint64_t seed, Seen& seen) {
   const bool sums = random.below(2) == 0;
   std::vector<uint64_t> dropped;
   RegistryOptions options{.loads_max = 1 + static_cast<int32_t>(random.below(4)), .int8 = random.below(4) == 0};
+  constexpr KeepPolicy kPolicies[] = {KeepPolicy::kLru, KeepPolicy::kFairShare, KeepPolicy::kChameleon,
+                                      KeepPolicy::kDensity};
+  options.keep = KeepOrder(kPolicies[seed % 4]);
   options.dropped = [&](AdapterVersionId version) { dropped.push_back(version.value); };
   RegistryWorld world(500000, options);
   NaiveRegistry naive{.world = world, .options = options};

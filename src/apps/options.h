@@ -65,8 +65,8 @@ void print_error(const char* command, const Error& error);
 Status parse_size(const std::string& flag, const std::string& text, int64_t& bytes);
 // --quant q8_0|q4_0: the formats that are made on load.
 Status parse_weight_quant(const std::string& text, std::optional<DType>& quantise);
-// --adapter-cache lru|none.
-CLI::Option* add_adapter_keeping_option(CLI::App& command, AdapterKeeping& keeping);
+// --adapter-cache and --adapter-cache-weights.
+void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group = {});
 // --stream-shrink auto|on|off, to be read with parse_stream_shrink.
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink);
 // --cache-dir: where a packed model goes that cannot lie beside its source.

@@ -89,7 +89,7 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--adapter-memory", flags.adapter_memory, "bytes where steps use them (default: the profile's)");
   command.add_option("--host-adapter-memory", flags.host_adapter_memory,
                      "beside a device: bytes in host memory (default: the profile's)");
-  add_adapter_keeping_option(command, engine.adapter_keeping);
+  add_adapter_keeping_options(command, engine.adapter_keeping);
   command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "never reuse a prompt's beginning");
 }
 

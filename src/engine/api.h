@@ -30,6 +30,7 @@
 #include "base/limits.h"
 #include "base/result.h"
 #include "kv/block_times.h"
+#include "memory/keep_order.h"
 #include "sampling/params.h"
 #include "sched/wait_times.h"
 #include "tensor/dtype.h"
@@ -221,9 +222,12 @@ enum class Speculation : uint8_t {
 
 // Adapters that nobody uses and nobody waits with, where steps read them (a device's
 // memory, else the host's). Texts are the same either way. Pinned ones stay.
-enum class AdapterKeeping : uint8_t {
-  kLru,   // stay until others need their room: the one used longest ago leaves first
-  kNone,  // leave at once
+struct AdapterKeeping {
+  bool keeps = true;                     // until others need their room; false: they leave at once
+  KeepPolicy policy = KeepPolicy::kLru;  // who leaves first then
+  KeepWeights weights;                   // of kChameleon
+
+  static AdapterKeeping none() { return {.keeps = false}; }
 };
 
 inline constexpr int64_t kStepTimeUnbounded = INT64_MAX;
@@ -238,7 +242,7 @@ struct EngineOptions {
   // 0: what max_model_len x max_sequences needs, at most half of available memory after
   // the weights.
   int64_t kv_cache_bytes = 0;
-  AdapterKeeping adapter_keeping = AdapterKeeping::kLru;
+  AdapterKeeping adapter_keeping;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left
   int64_t request_bytes = 0;        // reserved for requests; 0: a part of the budget where a server runs
   int64_t host_adapter_bytes = 0;   // beside a device: of host memory; 0: as many as there, in what is sensible

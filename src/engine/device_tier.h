@@ -35,15 +35,14 @@ class DeviceTier {
   virtual ~DeviceTier() = default;
   // True: there is room for all of these (each named once), what is missing is on its
   // way, and each is held until release(). False: no room before others are released or
-  // have arrived; nothing is held, ask again then. Error: they cannot be there together.
+  // have arrived, or may leave; nothing is held, ask again then. Error: they cannot be
+  // there together.
   virtual Result<bool> hold(std::span<const Adapter* const> adapters) = 0;
   // Of a version that is held: true when steps may use it; an error when it could
   // not be brought.
   virtual Result<bool> arrived(AdapterVersionId version) = 0;
   virtual void release(AdapterVersionId version) = 0;
   virtual bool has(AdapterVersionId version) const = 0;  // there, or on its way
-  // Room that no copy has: so much can be brought without another leaving.
-  virtual int64_t free_bytes() const = 0;
   // Its copy goes, where it has arrived and nobody holds it.
   virtual void drop_unused(AdapterVersionId version) = 0;
   // The version left host memory; nobody holds it.
@@ -51,6 +50,11 @@ class DeviceTier {
   // `call` is called when a version has arrived or failed; empty: not any more from when
   // this returns.
   virtual void on_upload(std::function<void(UploadDone&&)> call) = 0;
+  // Asked by hold() where room is short: `idle` are those that have arrived and nobody
+  // holds, and the call leaves those that may go for others, the first to go first.
+  // Empty: all of them may, the one released longest ago first.
+  using ChooseLeaving = std::function<void(std::vector<AdapterVersionId>& idle)>;
+  virtual void choose_leaving(ChooseLeaving choose) = 0;
   virtual DeviceTierStats stats() const = 0;
 };
 

@@ -312,6 +312,13 @@ TEST(DeviceTier, AStoppedEngineIsNotCalled) {
   EXPECT_TRUE(tier.news == nullptr);
 }
 
+AdapterKeeping some_keeping(uint64_t seed) {
+  if (seed % 3 == 0) return AdapterKeeping::none();
+  constexpr KeepPolicy kPolicies[] = {KeepPolicy::kLru, KeepPolicy::kFairShare, KeepPolicy::kChameleon,
+                                      KeepPolicy::kDensity};
+  return {.policy = kPolicies[seed % 4]};
+}
+
 // The device has room for two or three of six adapters.
 WorldOptions some_world(uint64_t seed, Prng& random) {
   return {.blocks = 12 + static_cast<int32_t>(random.below(30)),
@@ -321,7 +328,7 @@ WorldOptions some_world(uint64_t seed, Prng& random) {
           .prefix_cache = random.below(3) != 0,
           .max_model_len = 120,
           .device_bytes = kBytes * static_cast<int64_t>(20 + random.below(12)) / 10,
-          .adapter_keeping = seed % 3 == 0 ? AdapterKeeping::kNone : AdapterKeeping::kLru};
+          .adapter_keeping = some_keeping(seed)};
 }
 
 // Everything at once over a device that holds two or three of six adapters.

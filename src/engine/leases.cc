@@ -270,11 +270,10 @@ void EngineLoop::drop_leases(Request& request) {
   request.pins.clear();
 }
 
-// Of one that has ended, under AdapterKeeping::kNone: what nobody else uses or waits with
-// leaves.
+// Of one that has ended, where none are kept: what nobody else uses or waits with leaves.
 void EngineLoop::let_go_unused(const Request& request) {
   CHECK(request.unfinished == 0 && request.pins.empty() && !request.counted);
-  if (parts_.adapter_keeping != AdapterKeeping::kNone) return;
+  if (parts_.adapter_keeping.keeps) return;
   for (size_t i = 0; i < request.sources.size(); ++i) {
     if (waiting_by_source_.count(request.sources[i]) != 0) continue;
     if (tier_ == nullptr) {
@@ -285,14 +284,52 @@ void EngineLoop::let_go_unused(const Request& request) {
   }
 }
 
+// Of the copies on the device that nobody holds, those that may leave for others, the
+// first to leave first: for a request that is to run now any of them, for one that will
+// be asked later only what no other waits with.
+void EngineLoop::choose_leaving(std::vector<AdapterVersionId>& idle) {
+  wanted_versions_.clear();
+  admission_.for_oldest(kWantedMax, [this](SeqId id) {
+    const Request& request = *sequences_.at(id)->request;
+    for (const AdapterClaim& claim : request.claims) wanted_versions_.emplace_back(claim.version(), request.order);
+  });
+  std::sort(wanted_versions_.begin(), wanted_versions_.end());
+  leaving_.clear();
+  for (const AdapterVersionId version : idle) {
+    CacheItem item = registry_.item_of(version);
+    item.recreate_s = upload_times_.predict_s(item.bytes);
+    const auto wanted =
+        std::lower_bound(wanted_versions_.begin(), wanted_versions_.end(), std::pair(version, uint64_t{0}));
+    const bool waits = wanted != wanted_versions_.end() && wanted->first == version;
+    item.wanted = waits ? wanted->second : CacheItem::kUnwanted;
+    if (!waits || !brings_ahead_) leaving_.push_back(item);
+  }
+  registry_.options().keep.sort(leaving_);
+  idle.clear();
+  for (const CacheItem& item : leaving_) idle.push_back(AdapterVersionId{item.id});
+}
+
+// What an upload takes is what has been seen of those since the last look.
+void EngineLoop::learn_uploads() {
+  const DeviceTierStats now = tier_->stats();
+  const int64_t uploads = now.uploads - uploads_seen_.uploads;
+  if (uploads > 0) {
+    upload_times_.learn(
+        (now.upload_bytes - uploads_seen_.upload_bytes) / uploads,
+        static_cast<double>(now.upload_ns - uploads_seen_.upload_ns) * 1e-9 / static_cast<double>(uploads));
+  }
+  uploads_seen_ = now;
+}
+
 // Those that will be asked next have their adapters brought to the device, a few at a
-// time, as far as there is room that nobody has.
+// time, as far as there is room that nobody has or waits for.
 void EngineLoop::prefetch() {
   if (tier_ == nullptr || !std::exchange(prefetch_due_, false)) return;
-  int64_t free_bytes = tier_->free_bytes();
+  size_t refused = 0;
   admission_.for_oldest(kWantedMax, [&](SeqId id) {
     Request& request = *sequences_.at(id)->request;
     if (request.hold || request.segments.empty() || prefetched_.size() == kPrefetchesMax) return;
+    if (refused == kPrefetchesMax) return;
     Error error;
     if (registry_.look(needs_of(request), request.order, request.since, adapters_, error) != AcquireOutcome::kReady)
       return;
@@ -300,11 +337,13 @@ void EngineLoop::prefetch() {
       const Adapter* const adapter = adapters_[i];
       const auto is_this = [&](const SeqAdapter& segment) { return segment.version == adapter->version; };
       if (std::none_of(request.segments.begin(), request.segments.end(), is_this)) continue;
-      if (adapter->bytes > free_bytes || tier_->has(adapter->version)) continue;
+      if (refused == kPrefetchesMax || tier_->has(adapter->version)) continue;
       AdapterHold hold;  // for as long as it takes to begin
+      brings_ahead_ = true;
       const Result<bool> begun = hold.take(*tier_, {&adapter, 1});
+      brings_ahead_ = false;
+      refused += begun.ok() && *begun ? 0 : 1;
       if (!begun.ok() || !*begun) continue;  // whoever asks for it is told
-      free_bytes -= adapter->bytes;
       prefetched_.emplace(adapter->version, request.sources[i]);
     }
   });

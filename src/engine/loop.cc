@@ -42,9 +42,11 @@ EngineLoop::EngineLoop(LoopParts parts)
   CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) &&
         parts_.step_tokens <= limits.rows_max);
   samples_.reserve(static_cast<size_t>(limits.logits_rows_max));
+  if (tier_ != nullptr) tier_->choose_leaving([this](std::vector<AdapterVersionId>& idle) { choose_leaving(idle); });
 }
 
 EngineLoop::~EngineLoop() {
+  if (tier_ != nullptr) tier_->choose_leaving({});
   for (auto& [id, request] : requests_) {  // before the registry goes
     request->hold.release();
     request->pins.clear();
@@ -62,6 +64,7 @@ PlanOptions EngineLoop::plan_options() const {
 
 RegistryOptions EngineLoop::registry_options() {
   RegistryOptions options = parts_.registry;
+  options.keep = KeepOrder(parts_.adapter_keeping.policy, parts_.adapter_keeping.weights);
   options.dropped = [this](AdapterVersionId version) {
     parts_.executor->withdraw(version);
     ranks_.withdraw(version);

@@ -38,6 +38,7 @@
 #include "adapters/registry.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "cost/transfer_times.h"
 #include "device/host/thread_pool.h"
 #include "engine/api.h"
 #include "engine/batch_slot.h"
@@ -49,6 +50,7 @@
 #include "engine/start.h"
 #include "engine/step_record.h"
 #include "kv/kv_cache.h"
+#include "memory/keep_order.h"
 #include "sched/admission.h"
 #include "sched/step_planner.h"
 #include "sched/step_times.h"
@@ -70,7 +72,7 @@ struct LoopParts : EngineContext {
   int64_t step_time_ns = 0;  // EngineOptions::step_time_ns
   bool prefix_cache = true;
   Speculation speculate = Speculation::kAuto;
-  AdapterKeeping adapter_keeping = AdapterKeeping::kLru;
+  AdapterKeeping adapter_keeping;
   std::atomic<int32_t>* queued =
       nullptr;  // requests of which nothing was admitted yet; counted up by submit(), down here
 };
@@ -157,6 +159,8 @@ class EngineLoop {
   void drop_leases(Request& request);
   void drop_unused_leases(Request& request);
   void let_go_unused(const Request& request);
+  void choose_leaving(std::vector<AdapterVersionId>& idle);
+  void learn_uploads();
   void prefetch();
   Status prepare(Request& request, std::span<const Adapter* const> adapters);
   Status apply_adapters(Request& request, std::span<const Adapter* const> adapters,
@@ -218,6 +222,9 @@ class EngineLoop {
   int32_t lacking_ = 0;            // requests with Request::lacks
   bool prefetch_due_ = false;      // somebody waits, or there is room on the device, since the last prefetch()
   std::map<AdapterVersionId, AdapterSourceId> prefetched_;  // on their way to the device, and held by nobody
+  bool brings_ahead_ = false;                               // prefetch() asks for room, not a request
+  TransferTimes upload_times_;
+  DeviceTierStats uploads_seen_;  // by upload_times_
   AdapterRegistry registry_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;
@@ -271,6 +278,8 @@ class EngineLoop {
   std::vector<AdapterSourceId> news_;
   std::vector<uint64_t> to_look_at_, looked_at_;  // of cold_
   std::vector<const Adapter*> adapters_;
+  std::vector<std::pair<AdapterVersionId, uint64_t>> wanted_versions_;  // and by whom
+  std::vector<CacheItem> leaving_;
   uint64_t steps_ = 0;
   EngineStats counters_;  // the running totals; gauges are filled on demand
 };

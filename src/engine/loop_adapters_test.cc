@@ -244,7 +244,7 @@ AdapterTier tier_of(const World& world, const std::string& name) {
 }
 
 TEST(EngineLoopAdapters, WhereNoneAreKeptTheyLeaveBehindTheLastRequestThatWantsThem) {
-  World world({.max_sequences = 1, .adapter_keeping = AdapterKeeping::kNone});
+  World world({.max_sequences = 1, .adapter_keeping = AdapterKeeping::none()});
   add_adapters(world, "abc");
   world.command(AdapterAction::kPin, "c", "");
   const RequestId first = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
@@ -280,7 +280,7 @@ TEST(EngineLoopAdapters, WhereNoneAreKeptTheyLeaveBehindTheLastRequestThatWantsT
 }
 
 TEST(EngineLoopAdapters, WhereNoneAreKeptTheirCopiesOnTheDeviceLeaveToo) {
-  World world({.max_sequences = 1, .device_bytes = 1 << 20, .adapter_keeping = AdapterKeeping::kNone});
+  World world({.max_sequences = 1, .device_bytes = 1 << 20, .adapter_keeping = AdapterKeeping::none()});
   add_adapters(world, "ab");
   const RequestId first = world.submit(simple(10, 5, 1, {{source_of("a"), 1.0f}}));
   const RequestId second = world.submit(simple(10, 5, 2, {{source_of("b"), 1.0f}}));
@@ -297,6 +297,54 @@ TEST(EngineLoopAdapters, WhereNoneAreKeptTheirCopiesOnTheDeviceLeaveToo) {
   world.cancel(left);
   world.run();
   EXPECT_EQ(world.executor.tier->copies(), 0u);
+}
+
+// The device has room for two: which of those that nobody uses leaves for a third?
+TEST(EngineLoopAdapters, WhoLeavesTheDeviceIsForThePolicyToSay) {
+  for (const KeepPolicy policy : {KeepPolicy::kLru, KeepPolicy::kChameleon, KeepPolicy::kDensity}) {
+    SCOPED_TRACE(static_cast<int>(policy));
+    World world({.max_sequences = 1, .device_bytes = 2 * 1000, .adapter_keeping = {.policy = policy}});
+    add_adapters(world, "abc");
+    uint64_t seed = 0;
+    const auto use = [&](const char* name) {
+      const RequestId id = world.submit(simple(10, 2, ++seed, {{source_of(name), 1.0f}}));
+      world.run();
+      world.expect_oracle(id);
+    };
+    for (const char* name : {"a", "a", "a", "b"}) use(name);
+    const int64_t uploads = world.executor.tier->uploads;
+    use("c");  // for b, which is used less; or for a, which was used before b
+    use("a");
+    EXPECT_EQ(world.executor.tier->uploads - uploads, policy == KeepPolicy::kLru ? 2 : 1);
+    world.expect_nothing_held();
+  }
+}
+
+// Full of what nobody uses, the device has room for those that will be asked next all the
+// same; what another of them waits with stays.
+TEST(EngineLoopAdapters, WhatNobodyWantsLeavesForWhatIsBroughtAhead) {
+  World world({.max_sequences = 1, .device_bytes = 2 * 1000});
+  add_adapters(world, "abcd");
+  for (const char* name : {"a", "b"}) {
+    world.submit(simple(10, 2, 1, {{source_of(name), 1.0f}}));
+    world.run();
+  }
+  ASSERT_EQ(world.executor.tier->copies(), 2u);
+  std::vector<RequestId> ids = {world.submit(simple(10, 60, 2))};
+  world.turn();
+  for (const char* name : {"b", "c", "d"}) ids.push_back(world.submit(simple(10, 2, 3, {{source_of(name), 1.0f}})));
+  const int64_t uploads = world.executor.tier->uploads;
+  for (int i = 0; i < 20; ++i) {
+    world.turn();
+    world.finish_load();
+    (void)world.finish_upload();
+  }
+  ASSERT_EQ(world.record(ids[0]).end, EndReason::kNone) << "it still runs";
+  EXPECT_EQ(world.executor.tier->uploads - uploads, 1) << "c has come for a; b is wanted, and so is c";
+  world.run();
+  EXPECT_EQ(world.executor.tier->uploads - uploads, 2) << "b and c were there when they were asked";
+  for (const RequestId id : ids) world.expect_oracle(id);
+  world.expect_nothing_held();
 }
 
 TEST(EngineLoopAdapters, WhatWillBeAskedNextIsBroughtToTheDeviceAheadAsFarAsThereIsRoom) {
@@ -344,21 +392,22 @@ TEST(EngineLoopAdapters, WhatCouldNotBeBroughtAheadIsLeftUntilItIsAskedFor) {
 TEST(EngineLoopAdapters, WhatIsBroughtAheadTakesNobodysPlace) {
   World world({.max_sequences = 1, .device_bytes = 1500});
   add_adapters(world, "ab");
-  world.submit(simple(10, 2, 1, {{source_of("a"), 1.0f}}));
-  world.run();
-  ASSERT_EQ(world.executor.tier->copies(), 1u);
-  ASSERT_LT(world.executor.tier->free_bytes(), world.executor.tier->bytes());
-  world.submit(simple(10, 20, 2));
-  world.turn();
+  const RequestId runs = world.submit(simple(10, 20, 1, {{source_of("a"), 1.0f}}));
+  while (world.record(runs).events == 0) {
+    world.turn();
+    world.finish_load();
+    (void)world.finish_upload();
+  }
   const RequestId waits = world.submit(simple(10, 2, 3, {{source_of("b"), 1.0f}}));
   for (int i = 0; i < 5; ++i) {
     world.turn();
     world.finish_load();
   }
   EXPECT_EQ(world.executor.tier->uploads, 1);
+  EXPECT_EQ(world.executor.tier->copies(), 1u);
   world.run();
   EXPECT_EQ(world.executor.tier->uploads, 2);
-  world.expect_oracle(waits);
+  for (const RequestId id : {runs, waits}) world.expect_oracle(id);
 }
 
 // The last user of an adapter that was unloaded ends with a step, and the adapter leaves

@@ -80,7 +80,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
     setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
     setup.prefix_cache = random.below(4) != 0;
-    if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::kNone;
+    if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
     const bool drafts = seed % 2 == 0;
     if (drafts) {
       setup.speculate = Speculation::kLookup;

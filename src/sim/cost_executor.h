@@ -42,9 +42,9 @@ class LinkTier final : public DeviceTier {
   void release(AdapterVersionId version) override { memory_.release(version); }
   void forget(AdapterVersionId version) override { memory_.forget(version); }
   bool has(AdapterVersionId version) const override { return memory_.has(version); }
-  int64_t free_bytes() const override { return memory_.free_bytes(); }
   void drop_unused(AdapterVersionId version) override { memory_.drop_unused(version); }
   void on_upload(std::function<void(UploadDone&&)> call) override { call_ = std::move(call); }
+  void choose_leaving(ChooseLeaving choose) override { memory_.choose_leaving(std::move(choose)); }
   DeviceTierStats stats() const override { return stats_; }
   const FakeTier& memory() const { return memory_; }
 

@@ -136,26 +136,20 @@ class FakeTier final : public DeviceTier {
   explicit FakeTier(int64_t bytes_max) : bytes_max_(bytes_max) {}
 
   Result<bool> hold(std::span<const Adapter* const> adapters) override {
-    int64_t all = 0, missing = 0, kept = 0;
+    int64_t all = 0, missing = 0;
     for (const Adapter* adapter : adapters) {
       all += adapter->bytes;
       missing += copies_.count(adapter->version) == 0 ? adapter->bytes : 0;
-      kept += copies_.count(adapter->version) == 0 ? 0 : adapter->bytes;
     }
     if (all > bytes_max_) return too_large("the device has " + std::to_string(bytes_max_) + " bytes");
-    for (const auto& [version, copy] : copies_) {
-      const bool named = std::any_of(adapters.begin(), adapters.end(),
-                                     [id = version](const Adapter* adapter) { return adapter->version == id; });
-      if (!named && (copy.holds > 0 || copy.state == State::kOnTheWay)) kept += copy.bytes;
-    }
-    if (kept + missing > bytes_max_) return false;
+    if (!make_room(adapters, missing)) return false;
     for (const Adapter* adapter : adapters) {
       if (copies_.count(adapter->version) != 0) ++copies_[adapter->version].holds;
     }
-    while (bytes() + missing > bytes_max_) evict();
     for (const Adapter* adapter : adapters) {
       if (copies_.count(adapter->version) != 0) continue;
-      copies_[adapter->version] = {.bytes = adapter->bytes, .holds = 1, .keeps = adapter->storage};
+      copies_[adapter->version] = {
+          .bytes = adapter->bytes, .holds = 1, .released = ++releases_, .keeps = adapter->storage};
     }
     return true;
   }
@@ -169,6 +163,7 @@ class FakeTier final : public DeviceTier {
   void release(AdapterVersionId version) override {
     Copy& copy = copies_.at(version);
     CHECK(copy.holds > 0);
+    copy.released = ++releases_;
     if (--copy.holds == 0 && copy.state == State::kFailed) copies_.erase(version);
   }
   void forget(AdapterVersionId version) override {
@@ -182,13 +177,14 @@ class FakeTier final : public DeviceTier {
     }
   }
   bool has(AdapterVersionId version) const override { return copies_.count(version) != 0; }
-  int64_t free_bytes() const override { return bytes_max_ - bytes(); }
+  int64_t free_bytes() const { return bytes_max_ - bytes(); }
   void drop_unused(AdapterVersionId version) override {
     const auto found = copies_.find(version);
     if (found != copies_.end() && found->second.holds == 0 && found->second.state == State::kThere)
       copies_.erase(found);
   }
   void on_upload(std::function<void(UploadDone&&)> call) override { news = std::move(call); }
+  void choose_leaving(ChooseLeaving choose) override { choose_ = std::move(choose); }
   DeviceTierStats stats() const override { return {uploads, 0, 0}; }
 
   // The oldest upload ends, or that of `wanted`; null: there is none. Whoever ends it
@@ -234,20 +230,35 @@ class FakeTier final : public DeviceTier {
   struct Copy {
     int64_t bytes = 0;
     int32_t holds = 0;
+    uint64_t released = 0;  // last
     std::shared_ptr<const void> keeps;
     State state = State::kOnTheWay;
     bool forgotten = false;
   };
-  void evict() {
-    const auto unused = [](const auto& entry) {
-      return entry.second.holds == 0 && entry.second.state == State::kThere;
-    };
-    const auto victim = std::find_if(copies_.begin(), copies_.end(), unused);
-    CHECK(victim != copies_.end());
-    copies_.erase(victim);
+  // Beside those that are named; nobody leaves in vain.
+  bool make_room(std::span<const Adapter* const> named, int64_t bytes_wanted) {
+    int64_t room = free_bytes();
+    if (room >= bytes_wanted) return true;
+    std::vector<AdapterVersionId> idle;
+    for (const auto& [version, copy] : copies_) {
+      const bool stays = std::any_of(named.begin(), named.end(),
+                                     [id = version](const Adapter* adapter) { return adapter->version == id; });
+      if (!stays && copy.holds == 0 && copy.state == State::kThere) idle.push_back(version);
+    }
+    std::sort(idle.begin(), idle.end(), [this](AdapterVersionId a, AdapterVersionId b) {
+      return copies_.at(a).released < copies_.at(b).released;
+    });
+    if (choose_) choose_(idle);
+    size_t leave = 0;
+    for (; leave < idle.size() && room < bytes_wanted; ++leave) room += copies_.at(idle[leave]).bytes;
+    if (room < bytes_wanted) return false;
+    for (size_t i = 0; i < leave; ++i) copies_.erase(idle[i]);
+    return true;
   }
   const int64_t bytes_max_;
-  std::map<AdapterVersionId, Copy> copies_;  // oldest first
+  std::map<AdapterVersionId, Copy> copies_;
+  uint64_t releases_ = 0;
+  ChooseLeaving choose_;
 };
 
 class FakeExecutor final : public Executor {

@@ -40,7 +40,7 @@ struct WorldOptions {
   int64_t device_bytes = 0;  // of adapters in the executor's own memory; 0: they are used in host memory
   std::shared_ptr<ByteBudget> requests;
   std::function<void(const StepRecord&)> on_step;
-  AdapterKeeping adapter_keeping = AdapterKeeping::kLru;
+  AdapterKeeping adapter_keeping;
 };
 
 class LoopWorld {

@@ -2,6 +2,7 @@
 #include "engine/cuda/cuda_executor.h"
 
 #include <string>
+#include <utility>
 
 #include "base/units.h"
 #include "engine/model_step.h"
@@ -54,7 +55,6 @@ class CudaExecutor final : public Executor, public DeviceTier {
   void release(AdapterVersionId version) override { model_.adapters().release(version); }
   void forget(AdapterVersionId version) override { model_.adapters().forget(version); }
   bool has(AdapterVersionId version) const override { return model_.adapters().has(version); }
-  int64_t free_bytes() const override { return model_.adapters().bytes_max() - model_.adapters().bytes(); }
   void drop_unused(AdapterVersionId version) override { model_.adapters().drop_unused(version); }
   void on_upload(std::function<void(UploadDone&&)> call) override {
     if (call == nullptr) return model_.adapters().on_upload({});
@@ -62,6 +62,7 @@ class CudaExecutor final : public Executor, public DeviceTier {
       call({version, status});
     });
   }
+  void choose_leaving(ChooseLeaving choose) override { model_.adapters().choose_leaving(std::move(choose)); }
   DeviceTierStats stats() const override {
     const CudaAdapters& adapters = model_.adapters();
     return {adapters.uploads(), adapters.uploaded_bytes(), adapters.upload_ns()};

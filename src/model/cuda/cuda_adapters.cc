@@ -121,19 +121,42 @@ void CudaAdapters::give_up(Slab& slab) {
   ++generation_;
 }
 
-// The start of a free range, for which the least recently used slabs are given up, but
-// for those used in step `keep`.
+// The slabs that may be given up for others, but for those used in step `keep`: first
+// what ensure() brought, then in the order of choose_leaving().
+void CudaAdapters::list_leaving(uint64_t keep) {
+  leaving_.clear();
+  listed_ = true;
+  left_ = 0;
+  for (const Slab& slab : slabs_) {
+    if (slab.state == State::kThere && slab.bytes > 0 && slab.holds == 0 && slab.used != keep)
+      leaving_.push_back(index_of(slab));
+  }
+  idle_slabs_ = leaving_.size();
+  const auto slab_at = [this](int32_t index) -> const Slab& { return slabs_[static_cast<size_t>(index)]; };
+  const bool chosen = choose_ != nullptr && keep == kNoStep;
+  std::sort(leaving_.begin(), leaving_.end(), [&](int32_t a, int32_t b) {
+    const bool a_last = chosen && slab_at(a).whole, b_last = chosen && slab_at(b).whole;
+    if (a_last != b_last) return b_last;
+    return slab_at(a).used != slab_at(b).used ? slab_at(a).used < slab_at(b).used : a < b;
+  });
+  if (!chosen) return;
+  const auto whole =
+      std::find_if(leaving_.begin(), leaving_.end(), [&](int32_t index) { return slab_at(index).whole; });
+  idle_.clear();
+  for (auto slab = whole; slab != leaving_.end(); ++slab) idle_.push_back(slab_at(*slab).version);
+  leaving_.erase(whole, leaving_.end());
+  choose_(idle_);
+  for (const AdapterVersionId version : idle_) leaving_.push_back(versions_.at(version));
+}
+
+// The start of a free range, for which slabs of list_leaving() are given up.
 std::optional<int64_t> CudaAdapters::room(int64_t bytes, uint64_t keep) {
   if (bytes == 0) return 0;
   for (;;) {
     if (const auto offset = arena_.allocate(bytes)) return offset;
-    Slab* oldest = nullptr;
-    for (Slab& slab : slabs_) {
-      if (slab.state != State::kThere || slab.bytes == 0 || slab.holds > 0 || slab.used == keep) continue;
-      if (oldest == nullptr || slab.used < oldest->used) oldest = &slab;
-    }
-    if (oldest == nullptr) return std::nullopt;
-    give_up(*oldest);
+    if (!listed_) list_leaving(keep);
+    if (left_ == leaving_.size()) return std::nullopt;
+    give_up(slabs_[static_cast<size_t>(leaving_[left_++])]);
   }
 }
 
@@ -168,27 +191,26 @@ void CudaAdapters::settle(const std::vector<UploadEnd>& ended) {
 
 // --- between steps
 
-int64_t CudaAdapters::evictable_bytes() const {
-  int64_t bytes = 0;
-  for (const Slab& slab : slabs_) bytes += slab.state == State::kThere && slab.holds == 0 ? slab.bytes : 0;
-  return bytes;
-}
-
 // Ranges for the adapters that are missing, in their order; without room for all
 // of them, for none.
 bool CudaAdapters::reserve(std::span<const AdapterFactors> adapters, std::vector<int64_t>& offsets) {
   offsets.clear();
-  int64_t missing = 0;
+  listed_ = false;
+  int64_t missing = 0, room_bytes = arena_.free_bytes();
   for (const AdapterFactors& adapter : adapters) {
     if (slab_of(adapter.version) == nullptr) missing += adapter_bytes(adapter);
   }
-  bool fits = missing <= arena_.free_bytes() + evictable_bytes();
+  if (missing > room_bytes) {
+    list_leaving(kNoStep);
+    for (const int32_t index : leaving_) room_bytes += slabs_[static_cast<size_t>(index)].bytes;
+  }
+  bool fits = missing <= room_bytes;
   std::vector<int64_t> taken;
   for (const AdapterFactors& adapter : adapters) {
     if (!fits) break;
     if (slab_of(adapter.version) != nullptr) continue;
     const int64_t bytes = adapter_bytes(adapter);
-    const auto offset = room(bytes, 0);
+    const auto offset = room(bytes, kNoStep);
     fits = offset.has_value();
     if (fits) offsets.push_back(*offset);
     if (fits && bytes > 0) taken.push_back(*offset);
@@ -223,7 +245,8 @@ Result<bool> CudaAdapters::hold(std::span<const AdapterFactors> adapters) {
   std::vector<int64_t> offsets;
   add_holds(1);
   bool fits = reserve(adapters, offsets);
-  if (!fits && !held_by_others(adapters)) {  // free ranges are in pieces: from the start, one behind the other
+  const bool all_may_leave = !fits && leaving_.size() == idle_slabs_;
+  if (all_may_leave && !held_by_others(adapters)) {  // free ranges are in pieces: from the start, one behind the other
     add_holds(-1);
     for (Slab& slab : slabs_) {
       if (slab.state != State::kAbsent) give_up(slab);
@@ -324,6 +347,7 @@ Status CudaAdapters::ensure(AdapterVersionId version, const SavedTensors& saved)
 // Uploads, and waits.
 Status CudaAdapters::bring(Parts parts) {
   const int64_t bytes = slab_bytes(parts.pairs, parts.saved, shape_);
+  listed_ = false;
   const auto offset = room(bytes, step_);
   if (!offset) {
     return Error{ErrorCode::kOverloaded,

@@ -24,7 +24,7 @@
 // memory at any time.
 // Invariants: bytes() <= bytes_max(), those on their way included; a slab that is held,
 // on its way or used since begin_step() is never given up; of the others the least
-// recently used goes first; ranges are given up and filled between steps alone, when no
+// recently used goes first, or whom choose_leaving() puts first; ranges are given up and filled between steps alone, when no
 // kernel reads them. The numbers of a version never change, and its id, which is not 0,
 // is never another's.
 // Failure: sentences; nothing is half there.
@@ -83,6 +83,10 @@ class CudaAdapters {
   Result<bool> arrived(AdapterVersionId version);
   void release(AdapterVersionId version);
   bool has(AdapterVersionId version) const { return versions_.count(version) != 0; }  // there, or on its way
+  // Asked by hold() where room is short, of what it brought that has arrived and nobody
+  // holds, the least recently used first: leaves those that may go, the first to go
+  // first. Empty: all of them may, in that order.
+  void choose_leaving(std::function<void(std::vector<AdapterVersionId>& idle)> choose) { choose_ = std::move(choose); }
   // What hold() brought goes, where it has arrived and nobody holds it.
   void drop_unused(AdapterVersionId version);
   // The version is gone from host memory; nobody holds it.
@@ -170,7 +174,8 @@ class CudaAdapters {
   bool reserve(std::span<const AdapterFactors> adapters, std::vector<int64_t>& offsets);
   std::optional<int64_t> room(int64_t bytes, uint64_t keep);
   bool held_by_others(std::span<const AdapterFactors> adapters) const;
-  int64_t evictable_bytes() const;
+  static constexpr uint64_t kNoStep = 0;
+  void list_leaving(uint64_t keep);
   void settle();
   void settle(const std::vector<UploadEnd>& ended);
   void give_up(Slab& slab);
@@ -185,6 +190,12 @@ class CudaAdapters {
   std::unordered_map<AdapterVersionId, int32_t> versions_;  // of hold()
   std::unordered_map<AdapterVersionId, Copy> copies_;
   std::vector<UploadEnd> ended_;
+  std::function<void(std::vector<AdapterVersionId>&)> choose_;
+  bool listed_ = false;           // leaving_, since room was asked for
+  std::vector<int32_t> leaving_;  // slabs that may go, in this order
+  size_t left_ = 0;               // of these are gone
+  size_t idle_slabs_ = 0;         // when they were listed, these among them
+  std::vector<AdapterVersionId> idle_;
   std::unique_ptr<Uploader> uploader_;  // goes first: it writes to the arena
 };
 
