@@ -33,7 +33,7 @@ function(loralei_room name)
     target_link_libraries(${name}_test PRIVATE ${name} ${ROOM_TEST_DEPS} GTest::gtest GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE LORALEI_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     add_test(NAME ${name} COMMAND ${name}_test --gtest_brief=1 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 600)
+    set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 1800)  # kernels under a thread sanitizer take ten minutes
     set_property(GLOBAL APPEND PROPERTY LORALEI_UNIT_TESTS ${name}_test)
   endif()
   if(benches AND LORALEI_BENCHES)
