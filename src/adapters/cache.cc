@@ -73,7 +73,10 @@ AdapterCache::Census& AdapterCache::census() {
   }
   keep_.sort(census.leaving);
   int64_t bytes = 0;
-  for (const CacheItem& item : census.leaving) census.bytes_to.push_back(bytes += item.bytes);
+  for (const CacheItem& item : census.leaving) {
+    census.bytes_to.push_back(bytes += item.bytes);
+    version_of(item)->owner->keep_score = item.score;
+  }
   std::sort(census.used.begin(), census.used.end(),
             [](const Census::Used& a, const Census::Used& b) { return a.youngest_order < b.youngest_order; });
   for (size_t index = census.used.size(); index-- > 1;)
@@ -197,6 +200,7 @@ void AdapterCache::evict(AdapterVersion* version, const std::string& reason) {
   ++versions_looked_at_;
   if (!owner.pinned) ++census_.left;
   log_.event(LogLevel::kInfo, "adapter leaves memory", {{"adapter", owner.spec.label}}, reason);
+  owner.left = reason;
   versions_.evict(*entries_.take_version(owner));
   ++evictions_;
 }

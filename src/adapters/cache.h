@@ -76,8 +76,8 @@ class AdapterCache {
   // --- another memory budget
   // Of versions that nobody uses and that are not pinned: what could be evicted.
   int64_t idle_bytes() const { return entries_.idle_bytes(); }
-  // Evicts of them, in the order of KeepOrder, until all adapters hold no more than `bytes`,
-  // or none is left.
+  // Evicts of them, in the order of KeepOrder, until all adapters hold no more than
+  // `bytes`, or none is left.
   void evict_idle(int64_t bytes);
   void let_go(AdapterVersion* version);  // one of these
 

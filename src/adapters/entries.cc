@@ -98,7 +98,14 @@ void AdapterEntries::take_news(std::vector<AdapterSourceId>& sources) {
 }
 
 RegistryView AdapterEntries::view_of(const AdapterEntry& entry) {
-  RegistryView view{.source = &entry.spec, .waiting = entry.waiting, .uses = entry.uses, .pinned = entry.pinned};
+  RegistryView view{.source = &entry.spec,
+                    .waiting = entry.waiting,
+                    .uses = entry.uses,
+                    .recent_uses = &entry.recent_uses,
+                    .load_s = entry.load_s,
+                    .keep_score = entry.keep_score,
+                    .left = &entry.left,
+                    .pinned = entry.pinned};
   if (entry.version != nullptr) {
     view.state = AdapterState::kResident;
     view.adapter = entry.version->adapter.get();

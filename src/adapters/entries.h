@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,7 +51,10 @@ struct AdapterEntry {
   int64_t without_room_since_ns = INT64_MAX;
   int64_t uses = 0;
   RecentUses recent_uses;
-  uint64_t wanted = UINT64_MAX;  // order of the oldest request that wants it in this round
+  double load_s = 0;                 // its last read
+  std::optional<double> keep_score;  // of KeepOrder, when room was last looked for and it could have left
+  std::string left;                  // why it left memory; empty: it is there, or was never
+  uint64_t wanted = UINT64_MAX;      // order of the oldest request that wants it in this round
   int32_t waiting = 0;
   bool changed = false;
   int64_t shown_idle_bytes = 0;  // idle_bytes() when it was last shown
@@ -77,6 +81,10 @@ struct RegistryView {
   int64_t bytes = 0;
   int32_t users = 0, waiting = 0;
   int64_t uses = 0;
+  const RecentUses* recent_uses = nullptr;
+  double load_s = 0;
+  std::optional<double> keep_score;
+  const std::string* left = nullptr;
   bool pinned = false;
   const Error* error = nullptr;  // kFailed
 };

@@ -234,7 +234,10 @@ void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const 
   const Adapter& loaded = *entry.version->adapter;
   ++loads_;
   load_bytes_ += loaded.bytes;
-  cache_.learn_load(loaded.bytes, static_cast<double>(clock_.now_ns() - job.begin_ns) * 1e-9);
+  entry.load_s = static_cast<double>(clock_.now_ns() - job.begin_ns) * 1e-9;
+  entry.keep_score.reset();
+  entry.left.clear();
+  cache_.learn_load(loaded.bytes, entry.load_s);
   log_.event(
       LogLevel::kInfo, "adapter loaded",
       {{"adapter", entry.spec.label}, {"bytes", loaded.bytes}, {"version", digest_hex(loaded.digest).substr(0, 12)}});

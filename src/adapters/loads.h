@@ -82,7 +82,8 @@ class AdapterLoads {
 
   std::span<AdapterEntry* const> active() const { return active_; }  // being loaded
   bool loading() const { return !active_.empty() || !jobs_.empty(); }
-  uint64_t serial() const { return serial_; }  // of failures
+  bool waits_for_room() const { return !active_.empty() && jobs_.empty(); }  // behind pump()
+  uint64_t serial() const { return serial_; }                                // of failures
   uint64_t loads() const { return loads_; }
   int64_t load_bytes() const { return load_bytes_; }  // in memory, of those that ended well
   uint64_t failures() const { return failures_; }

@@ -28,6 +28,11 @@ std::string AdapterRegistry::label(AdapterSourceId source) const {
   return entry == nullptr ? std::string() : entry->spec.label;
 }
 
+int64_t AdapterRegistry::bytes_of(AdapterSourceId source) const {
+  const AdapterEntry* const entry = entries_.find(source);
+  return entry == nullptr ? 0 : entry->version_bytes();
+}
+
 // --- commands
 
 namespace {
@@ -198,6 +203,17 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
     pins.push_back(versions_.pin(*version, order));
   }
   return AcquireOutcome::kReady;
+}
+
+bool AdapterRegistry::is_starved() const {
+  if (!loads_.waits_for_room()) return false;
+  const auto used = [](const auto& one) { return one.second->pins > 0; };
+  return std::none_of(versions_.all().begin(), versions_.all().end(), used);
+}
+
+bool AdapterRegistry::is_retired(AdapterVersionId version) const {
+  const AdapterVersion* const found = versions_.find(version);
+  return found != nullptr && found->retired();
 }
 
 CacheItem AdapterRegistry::item_of(AdapterVersionId version) const {

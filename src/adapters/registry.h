@@ -98,6 +98,10 @@ class AdapterRegistry {
   // What keeping a version is worth; of one in memory.
   CacheItem item_of(AdapterVersionId version) const;
   AdapterClaim claim(AdapterVersionId version) { return versions_.claim(version); }
+  // Behind pump(): loads wait for room, and nobody uses an adapter: the room is what
+  // claims keep of versions that were replaced or unloaded, or will not come.
+  bool is_starved() const;
+  bool is_retired(AdapterVersionId version) const;
   // Counts anew what loads that have lost their patience leave to younger requests. For
   // acquire() outside of a round.
   void reserve() { cache_.reserve(loads_.active()); }
@@ -121,6 +125,7 @@ class AdapterRegistry {
   void let_go_unused(AdapterSourceId source);
 
   bool knows(AdapterSourceId source) const { return entries_.find(source) != nullptr; }
+  int64_t bytes_of(AdapterSourceId source) const;   // in memory; 0: it is not
   std::string label(AdapterSourceId source) const;  // empty: it is not known
   bool loading() const { return loads_.loading(); }
   uint64_t generation() const { return entries_.generation(); }  // grows with every change

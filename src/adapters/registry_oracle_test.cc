@@ -360,6 +360,14 @@ struct Request {
   std::vector<NaiveRegistry::Version*> naive_pins;
 };
 
+RegistryOptions some_options(uint64_t seed, Prng& random) {
+  constexpr KeepPolicy kPolicies[] = {KeepPolicy::kLru, KeepPolicy::kFairShare, KeepPolicy::kChameleon,
+                                      KeepPolicy::kDensity};
+  RegistryOptions options{.loads_max = 1 + static_cast<int32_t>(random.below(4)), .int8 = random.below(4) == 0};
+  options.keep = KeepOrder(kPolicies[seed % 4]);
+  return options;
+}
+
 struct Seen {
   uint64_t waiting = 0, failed = 0, evictions = 0, reservations = 0, lost_to_reservations = 0;
 };
@@ -370,10 +378,7 @@ void expect_the_same_decisions(uint64_t seed, Seen& seen) {
   Prng random(seed);
   const bool sums = random.below(2) == 0;
   std::vector<uint64_t> dropped;
-  RegistryOptions options{.loads_max = 1 + static_cast<int32_t>(random.below(4)), .int8 = random.below(4) == 0};
-  constexpr KeepPolicy kPolicies[] = {KeepPolicy::kLru, KeepPolicy::kFairShare, KeepPolicy::kChameleon,
-                                      KeepPolicy::kDensity};
-  options.keep = KeepOrder(kPolicies[seed % 4]);
+  RegistryOptions options = some_options(seed, random);
   options.dropped = [&](AdapterVersionId version) { dropped.push_back(version.value); };
   RegistryWorld world(500000, options);
   NaiveRegistry naive{.world = world, .options = options};

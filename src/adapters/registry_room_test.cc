@@ -146,5 +146,42 @@ TEST(RegistryRoom, AsInt8AnAdapterThatIsSmallerThanItsFileNeedsItsOwnRoomOnly) {
   EXPECT_EQ(rounds.world.registry->counters().evictions, 0u);
 }
 
+TEST(RegistryRoom, TellsHowOftenAnAdapterWasUsedWhatItTookAndWhyItLeft) {
+  RegistryWorld world(1500 + 64 * 1024);
+  for (const char* path : {"/a", "/b"}) {
+    world.put(path, 1000);
+    world.registry->add(1, spec_of(path + 1, path));
+  }
+  const auto look = [&](const std::string& name, const auto& at) {
+    world.registry->for_each([&](const RegistryView& view) {
+      if (view.source->label == name) at(view);
+    });
+  };
+  std::vector<AdapterPin> pins;
+  Error error;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+    pins.clear();
+  }
+  look("a", [&](const RegistryView& view) {
+    EXPECT_EQ(view.recent_uses->count(world.clock.now_ns()), 3);
+    EXPECT_EQ(*view.left, "");
+    EXPECT_FALSE(view.keep_score) << "nobody has looked for room";
+  });
+  world.put("/b", 66000);
+  ASSERT_EQ(world.use("b", pins, error), AcquireOutcome::kReady);
+  look("a", [&](const RegistryView& view) {
+    EXPECT_EQ(*view.left, "to make room for \"b\"");
+    EXPECT_TRUE(view.keep_score);
+  });
+  pins.clear();
+  ASSERT_EQ(world.use("a", pins, error), AcquireOutcome::kReady);
+  look("a", [&](const RegistryView& view) {
+    EXPECT_EQ(*view.left, "");
+    EXPECT_FALSE(view.keep_score);
+    EXPECT_EQ(view.recent_uses->count(world.clock.now_ns()), 4) << "it is no newcomer";
+  });
+}
+
 }  // namespace
 }  // namespace loralei

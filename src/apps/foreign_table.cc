@@ -72,7 +72,6 @@ constexpr ForeignGroup kGroups[] = {
      "--prefill-schedule-interval= --schedule-conservativeness= --schedule-heuristic= "
      "--scheduler-recv-interval= --scheduler-reserve-full-isl --stream-interval= --stream-output "
      "--use-v2-block-manager --waiting-served-ratio="},
-    {"fcfs|lpm", "requests are taken first come, first served", "--schedule-policy= --scheduling-policy="},
     {kNone, "requests are taken first come, first served",
      "--abort-on-priority-when-disabled --default-priority-value= --disable-priority-preemption "
      "--enable-priority-scheduling --ir-op-priority= --preemption-mode= "

@@ -238,6 +238,8 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
                   "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
       ->group(group);
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
+  add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
+  add_predict_length_option(command, flags.host.engine.scheduling.prediction)->group(group);
   command
       .add_option("--request-memory", flags.request_memory,
                   "bytes reserved for requests and answers on their way (default: a part of the budget in 64, 12MiB to "
@@ -388,6 +390,30 @@ void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, con
       ->check(CLI::Range(0.0, 1e6))
       ->default_str("0.45,0.1,0.45")
       ->group(group);
+}
+CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy) {
+  return command
+      .add_option(
+          "--schedule-policy,--scheduling-policy", policy,
+          "who is computed next: fifo (in order of arrival; also fcfs, priority, lpm: a request's priority always "
+          "comes first), sjf (the shortest by prediction, those that wait "
+          "long rise) or wrs (queues by size, each with its part of the server)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, SchedulePolicy>{{"fifo", SchedulePolicy::kFifo},
+                                                                                {"sjf", SchedulePolicy::kSjf},
+                                                                                {"wrs", SchedulePolicy::kWrs},
+                                                                                {"fcfs", SchedulePolicy::kFifo},
+                                                                                {"priority", SchedulePolicy::kFifo},
+                                                                                {"lpm", SchedulePolicy::kFifo}}))
+      ->default_str("fifo");
+}
+CLI::Option* add_predict_length_option(CLI::App& command, LengthPrediction& prediction) {
+  return command
+      .add_option("--predict-length", prediction,
+                  "for sjf and wrs, how long an answer will be: history (as those of its adapter and of prompts as "
+                  "long) or max-tokens (as long as its request allows)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, LengthPrediction>{
+          {"history", LengthPrediction::kHistory}, {"max-tokens", LengthPrediction::kMaxTokens}}))
+      ->default_str("history");
 }
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink) {
   return command

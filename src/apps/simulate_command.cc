@@ -14,11 +14,31 @@ namespace loralei {
 namespace {
 
 struct SimulateFlags {
-  std::string profile, workload, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, json, html;
+  std::string profile, workload, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, json, html,
+      predict_length = "history";
   double step_time_ms = 0, slo_first_ms = 0;
   bool no_prefix_cache = false;
   sim::SimulationOptions options;
 };
+
+Status parse_prediction(const std::string& text, sim::SimulationOptions& options) {
+  if (text == "history") return {};
+  if (text == "max-tokens") {
+    options.replica.engine.scheduling.prediction = LengthPrediction::kMaxTokens;
+    return {};
+  }
+  if (text == "oracle") {
+    options.lengths_known = 1;
+    return {};
+  }
+  double share = -1;
+  if (text.starts_with("noisy:") && CLI::detail::lexical_cast(text.substr(6), share) && share >= 0 && share <= 1) {
+    options.lengths_known = share;
+    return {};
+  }
+  return invalid_argument("--predict-length is history, max-tokens, oracle or noisy:P with P from 0 to 1, not \"" +
+                          text + "\"");
+}
 
 Status finish_options(SimulateFlags& flags) {
   EngineOptions& engine = flags.options.replica.engine;
@@ -27,7 +47,7 @@ Status finish_options(SimulateFlags& flags) {
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, engine.kv_cache_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, engine.adapter_bytes));
   TRY(parse_size("--host-adapter-memory", flags.host_adapter_memory, engine.host_adapter_bytes));
-  return {};
+  return parse_prediction(flags.predict_length, flags.options);
 }
 
 Status run_simulation(SimulateFlags& flags, BenchReport& report) {
@@ -90,6 +110,13 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--host-adapter-memory", flags.host_adapter_memory,
                      "beside a device: bytes in host memory (default: the profile's)");
   add_adapter_keeping_options(command, engine.adapter_keeping);
+  add_schedule_policy_option(command, engine.scheduling.policy);
+  command
+      .add_option(
+          "--predict-length", flags.predict_length,
+          "as of serve: history or max-tokens; or what no server can know: oracle (the true length), or noisy:P "
+          "(that of a part P of the requests, some other's of the rest)")
+      ->capture_default_str();
   command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "never reuse a prompt's beginning");
 }
 

@@ -32,6 +32,7 @@
 #include "kv/block_times.h"
 #include "memory/keep_order.h"
 #include "sampling/params.h"
+#include "sched/scheduling.h"
 #include "sched/wait_times.h"
 #include "tensor/dtype.h"
 
@@ -138,6 +139,10 @@ struct AdapterStatus {
   int32_t users = 0;    // running requests
   int32_t waiting = 0;  // queued requests
   int64_t uses = 0;
+  double recent_uses = 0;            // RecentUses, when this was told
+  double load_s = 0;                 // of its last load; 0: none
+  std::optional<double> keep_score;  // KeepOrder's, when room was last looked for and it could have left
+  std::string left;                  // why it left memory; empty: it is there, or was never
   bool pinned = false;
   std::string error;                                     // kFailed
   std::vector<std::string> report;                       // what was applied
@@ -179,6 +184,7 @@ struct EngineStats : MemoryShares {  // the host's
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
   BlockTimes kv_block_times;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
+  uint64_t squashes = 0;  // of preemptions: of those that had passed others and ran longer than they were to
   uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   uint64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation
   // How long requests waited before anything of them was computed, by cause.
@@ -243,6 +249,7 @@ struct EngineOptions {
   // the weights.
   int64_t kv_cache_bytes = 0;
   AdapterKeeping adapter_keeping;
+  SchedulingOptions scheduling;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left
   int64_t request_bytes = 0;        // reserved for requests; 0: a part of the budget where a server runs
   int64_t host_adapter_bytes = 0;   // beside a device: of host memory; 0: as many as there, in what is sensible

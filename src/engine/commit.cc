@@ -13,6 +13,10 @@ TokenLogprobs logprobs_of(const RowSample& sample) {
   return {sample.logprob, {sample.top.begin(), sample.top.begin() + sample.top_count}};
 }
 
+int32_t outputs_of(const Sequence& sequence) {
+  return static_cast<int32_t>(sequence.text().size()) - sequence.request->prompt_size();
+}
+
 }  // namespace
 
 // KV of the step's rows is valid now, but for that of a draft; rows that asked for logits
@@ -145,7 +149,8 @@ void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   }
   sequence.tokens.push_back(sample.token);
   ++counters_.generated_tokens;
-  const int32_t outputs = static_cast<int32_t>(sequence.tokens.size()) - request.prompt_size();
+  scheduling_.grow(sequence.standing, static_cast<int32_t>(sequence.tokens.size()));
+  const int32_t outputs = outputs_of(sequence);
   CHECK(outputs >= 1 && outputs <= request.max_output);
   const auto among = [&](const std::vector<TokenId>& ids) {
     return std::find(ids.begin(), ids.end(), sample.token) != ids.end();
@@ -199,7 +204,14 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
     event.error = std::move(error);
   }
   const bool ran = sequence.phase == SeqPhase::kRunning;
-  if (ran) std::erase(running_, &sequence);
+  if (ran) {
+    std::erase(running_, &sequence);
+    const bool cut = reason != EndReason::kStop;
+    const int64_t ran_ns = parts_.clock->now_ns() - sequence.admitted_ns;
+    scheduling_.ended(asked_of(sequence), sequence.standing, outputs_of(sequence), cut,
+                      static_cast<double>(ran_ns) * 1e-9);
+    stand_down(sequence);
+  }
   if (sequence.phase == SeqPhase::kForming) std::erase(forming_, &sequence);
   if (sequence.phase == SeqPhase::kWaiting) leave_waiting(sequence);
   const bool led = sequence.phase != SeqPhase::kHeld || sequence.parked;
@@ -276,7 +288,17 @@ void EngineLoop::enqueue(Sequence& sequence) {
   sequence.phase = SeqPhase::kWaiting;
   const KvMatch match = parts_.kv->peek(sequence.request->key, sequence.text(), match_limit(sequence));
   const auto known = static_cast<int32_t>(sequence.text().size());
-  sequence.waiting = {.id = sequence.id, .order = sequence.order, .rows = known - match.tokens()};
+  sequence.standing = scheduling_.place(asked_of(sequence));
+  if (!std::exchange(sequence.request->counted_in, true))
+    scheduling_.arrived(sequence.standing, parts_.clock->now_ns());
+  sequence.waiting = {.id = sequence.id,
+                      .order = sequence.order,
+                      .rows = known - match.tokens(),
+                      .priority = sequence.request->submit.priority,
+                      .rank = sequence.standing.rank,
+                      .queue = sequence.standing.queue,
+                      .tokens = sequence.standing.tokens,
+                      .run_ns = sequence.squashed ? INT64_MAX : sequence.standing.run_ns};
   admission_.arrive(sequence.waiting);
   prefetch_due_ = true;
   waiting_formed_ += sequence.grammar != nullptr ? 1 : 0;

@@ -50,6 +50,7 @@ class DeviceTier {
   // `call` is called when a version has arrived or failed; empty: not any more from when
   // this returns.
   virtual void on_upload(std::function<void(UploadDone&&)> call) = 0;
+  virtual int64_t bytes_max() const = 0;  // that copies may have
   // Asked by hold() where room is short: `idle` are those that have arrived and nobody
   // holds, and the call leaves those that may go for others, the first to go first.
   // Empty: all of them may, the one released longest ago first.

@@ -328,7 +328,8 @@ WorldOptions some_world(uint64_t seed, Prng& random) {
           .prefix_cache = random.below(3) != 0,
           .max_model_len = 120,
           .device_bytes = kBytes * static_cast<int64_t>(20 + random.below(12)) / 10,
-          .adapter_keeping = some_keeping(seed)};
+          .adapter_keeping = some_keeping(seed),
+          .scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 10}};
 }
 
 // Everything at once over a device that holds two or three of six adapters.

@@ -338,6 +338,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
     parts.requests = std::make_shared<RequestBudget>(*parts.ledger, *parts.ledger->try_grant(MemoryUse::kRequests, 0));
   }
   LoopParts loop;
+  loop.kv_block_bytes = kv_block_bytes(shape);
   loop.requests = parts.requests;
   TRY(parts.executor->reserve_vocab(config.vocab));
   const int64_t length = configured_length(options, config);
@@ -378,6 +379,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.step_tokens = std::clamp(options.step_tokens, loop.max_sequences, limits.rows_max);
   loop.step_time_ns = options.step_time_ns;
   loop.adapter_keeping = options.adapter_keeping;
+  loop.scheduling = options.scheduling;
   loop.prefix_cache = options.prefix_cache;
   loop.speculate = options.speculate;
   return std::unique_ptr<Engine>(new EngineImpl(std::move(parts), std::move(loop), max_model_len));

@@ -104,14 +104,30 @@ void EngineLoop::look_at_cold() {
     if (found != cold_.end()) look_at(*found->second);
   }
   looked_at_.clear();
-  admission_.for_oldest(kWantedMax, [this](SeqId id) {
+  admission_.for_first(kWantedMax, [this](SeqId id) {
     const Request& request = *sequences_.at(id)->request;
     if (request.pins.empty() && !request.sources.empty()) registry_.want(needs_of(request), request.order);
   });
   const uint64_t before = registry_.generation();
   registry_.pump();
+  if (registry_.is_starved()) give_up_claims();
   admission_.places_changed();
   round_generation_ = before;  // what pump() changed is looked at in the next turn
+}
+
+// Those that wait for adapters keep versions that were replaced or unloaded, and what
+// they wait for finds no room beside these: nobody would ever go on. The youngest lets go
+// of its own, and is made ready for what is there instead, or told that it is gone.
+void EngineLoop::give_up_claims() {
+  const auto keeps_retired = [this](const AdapterClaim& claim) { return registry_.is_retired(claim.version()); };
+  for (auto youngest = cold_.rbegin(); youngest != cold_.rend(); ++youngest) {
+    Request& request = *youngest->second;
+    if (std::none_of(request.claims.begin(), request.claims.end(), keeps_retired)) continue;
+    request.claims.clear();
+    to_look_at_.push_back(request.order);
+    cold_changed_ = true;
+    return;
+  }
 }
 
 void EngineLoop::look_at(Request& request) {
@@ -289,7 +305,7 @@ void EngineLoop::let_go_unused(const Request& request) {
 // be asked later only what no other waits with.
 void EngineLoop::choose_leaving(std::vector<AdapterVersionId>& idle) {
   wanted_versions_.clear();
-  admission_.for_oldest(kWantedMax, [this](SeqId id) {
+  admission_.for_first(kWantedMax, [this](SeqId id) {
     const Request& request = *sequences_.at(id)->request;
     for (const AdapterClaim& claim : request.claims) wanted_versions_.emplace_back(claim.version(), request.order);
   });
@@ -326,7 +342,7 @@ void EngineLoop::learn_uploads() {
 void EngineLoop::prefetch() {
   if (tier_ == nullptr || !std::exchange(prefetch_due_, false)) return;
   size_t refused = 0;
-  admission_.for_oldest(kWantedMax, [&](SeqId id) {
+  admission_.for_first(kWantedMax, [&](SeqId id) {
     Request& request = *sequences_.at(id)->request;
     if (request.hold || request.segments.empty() || prefetched_.size() == kPrefetchesMax) return;
     if (refused == kPrefetchesMax) return;

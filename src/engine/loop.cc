@@ -36,6 +36,11 @@ EngineLoop::EngineLoop(LoopParts parts)
       registry_(*parts_.ledger, *parts_.clock, *parts_.log, registry_options(), parts_.start_load),
       planner_(plan_options()),
       times_(parts_.step_time_ns, parts_.step_tokens),
+      scheduling_(parts_.scheduling,
+                  {.first_fit = parts_.scheduling.first_fit,
+                   .bytes_per_token = kv_bytes_per_token(),
+                   .tokens_total = tokens_total()},
+                  times_),
       sampler_(parts_.pool, parts_.config.vocab),
       masks_(*parts_.clock, parts_.pool, parts_.requests) {
   const ModelLimits& limits = parts_.executor->limits();
@@ -196,7 +201,7 @@ AdapterTier tier_of(AdapterState state) {
   return AdapterTier::kSource;
 }
 
-AdapterStatus status_of(const RegistryView& view, int32_t waiting) {
+AdapterStatus status_of(const RegistryView& view, int32_t waiting, int64_t now_ns) {
   AdapterStatus status;
   status.source = *view.source;
   status.tier = tier_of(view.state);
@@ -204,6 +209,10 @@ AdapterStatus status_of(const RegistryView& view, int32_t waiting) {
   status.users = view.users;
   status.waiting = waiting;
   status.uses = view.uses;
+  status.recent_uses = view.recent_uses->count(now_ns);
+  status.load_s = view.load_s;
+  status.keep_score = view.keep_score;
+  status.left = *view.left;
   status.pinned = view.pinned;
   if (view.error != nullptr) status.error = view.error->message;
   if (view.adapter == nullptr) return status;
@@ -226,7 +235,8 @@ void EngineLoop::tell_adapters(EngineOutput& output) {
       [&](const RegistryView& view) {
         const auto found = waiting_by_source_.find(view.source->id);
         const int32_t waiting = found == waiting_by_source_.end() ? 0 : found->second;
-        output.adapters.push_back({view.source->id, std::make_shared<const AdapterStatus>(status_of(view, waiting))});
+        output.adapters.push_back(
+            {view.source->id, std::make_shared<const AdapterStatus>(status_of(view, waiting, adapters_told_ns_))});
       });
 }
 

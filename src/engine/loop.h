@@ -24,6 +24,7 @@
 // nothing else.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -52,6 +53,7 @@
 #include "kv/kv_cache.h"
 #include "memory/keep_order.h"
 #include "sched/admission.h"
+#include "sched/scheduling.h"
 #include "sched/step_planner.h"
 #include "sched/step_times.h"
 #include "sched/wait_times.h"
@@ -61,6 +63,7 @@ namespace loralei {
 struct LoopParts : EngineContext {
   Executor* executor = nullptr;
   std::unique_ptr<KvCache> kv;
+  int64_t kv_block_bytes = 0;            // of one block, wherever its bytes are
   std::shared_ptr<ByteBudget> requests;  // their memory; null: all there is
   std::function<bool(LoadJob&&)> start_load;
   std::function<Status(int64_t budget_bytes, const RoomMaker& room)> set_budget;
@@ -73,6 +76,10 @@ struct LoopParts : EngineContext {
   bool prefix_cache = true;
   Speculation speculate = Speculation::kAuto;
   AdapterKeeping adapter_keeping;
+  SchedulingOptions scheduling;
+  // In simulations alone: how long an answer is to be taken for, in the place of what is
+  // predicted. Empty: it is predicted.
+  std::function<double(const Submit&)> foresee_output;
   std::atomic<int32_t>* queued =
       nullptr;  // requests of which nothing was admitted yet; counted up by submit(), down here
 };
@@ -147,6 +154,7 @@ class EngineLoop {
   void leave_cold(Request& request);
   bool needs_round() const;
   void look_at_cold();
+  void give_up_claims();
   void look_at(Request& request);
   void make_ready(Request& request, std::span<const Adapter* const> adapters);
   void start_choices(Request& request);
@@ -174,6 +182,12 @@ class EngineLoop {
   PrefillRows prefill_rows() const;
   void offer_waiting();
   void stop_offers(WaitCause cause);
+  AskedFor asked_of(const Sequence& sequence) const;
+  void lay_out_queues();
+  void squash_late();
+  int64_t place_ns(const Request& request, int64_t now_ns) const;
+  int64_t kv_bytes_per_token() const { return std::max<int64_t>(1, parts_.kv_block_bytes / kKvBlockTokens); }
+  int64_t tokens_total() const;
   void learn_step(int64_t ns);
   void record_step(int64_t ns);
   bool speculates() const;
@@ -183,6 +197,7 @@ class EngineLoop {
   int32_t match_limit(const Sequence& sequence) const;
   void commit_plan();
   void admit(Sequence& sequence);
+  void stand_down(Sequence& sequence);
   void preempt(Sequence& sequence);
   Status resize_kv(int32_t blocks);
   const StepBatch& begin_step();
@@ -263,6 +278,7 @@ class EngineLoop {
   std::vector<SeqState> running_states_;
   StepPlanner planner_;
   StepTimes times_;
+  Scheduling scheduling_;
   PlanOutput planned_;
   std::vector<Sequence*> group_sequences_;
   std::vector<RowSample> samples_;

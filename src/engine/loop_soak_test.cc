@@ -67,7 +67,8 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
 // for all, replaced versions, activated ones among them, preemption, a KV cache that
 // shrinks and grows, in half of the runs speculation on texts of few words, requests that
 // are held for a while, in a third an executor that chooses tokens where nothing but
-// logits is needed, and in a quarter adapters that leave behind their last request.
+// logits is needed, in a quarter adapters that leave behind their last request, and every
+// policy of scheduling.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   struct {
     int drafting = 0, choosing = 0;
@@ -81,11 +82,10 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
     setup.prefix_cache = random.below(4) != 0;
     if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
+    setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 20};
     const bool drafts = seed % 2 == 0;
-    if (drafts) {
-      setup.speculate = Speculation::kLookup;
-      setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
-    }
+    if (drafts) setup.speculate = Speculation::kLookup;
+    if (drafts) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
     World world(setup);
     world.executor.chooses = seed % 3 == 0;
     uint64_t content = 1000;

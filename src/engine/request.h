@@ -32,6 +32,7 @@
 #include "sampling/grammar.h"
 #include "sched/admission.h"
 #include "sched/prompt_lookup.h"
+#include "sched/scheduling.h"
 #include "sched/seq_state.h"
 #include "sched/wait_times.h"
 
@@ -47,7 +48,13 @@ struct Sequence {
   int32_t choice = 0;
   uint64_t order = 0;  // age among all sequences
   SeqPhase phase = SeqPhase::kHeld;
-  Waiting waiting;              // what admission knows of it, as it arrived there last
+  Waiting waiting;          // what admission knows of it, as it arrived there last
+  Standing standing;        // by which that was said; while it runs, what it takes of its queue's quota
+  int64_t admitted_ns = 0;  // last
+  // It passed one that waits for its adapter's place, because it was to end by then.
+  // 0: it did not.
+  int64_t passes_until_ns = 0;
+  bool squashed = false;        // it ran longer then: it passes nobody any more
   std::vector<TokenId> tokens;  // prompt, then output; empty until first admitted, so that a queue holds prompts once
   int32_t computed = 0;         // positions with valid KV
   KvLease lease;
@@ -84,6 +91,7 @@ struct Request {
   bool lacks = false;                    // its turn came, but its adapters have no place yet
   bool arriving = false;                 // what `hold` holds is on its way to the device
   int32_t running = 0;                   // of its choices: those that have pins and hold
+  bool counted_in = false;               // its size is counted among those that arrived
   bool queued = true;                    // counts against max_queued: nothing of it was admitted yet
   WaitClock wait;                        // while it is queued
   std::vector<AdapterSourceId> sources;  // of the adapters, in the request's order

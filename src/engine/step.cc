@@ -35,6 +35,7 @@ SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_
   state.blocks = blocks;
   state.blocks_exclusive = exclusive;
   state.adapters = request.segments;
+  state.queue = sequence.standing.queue;
   state.waits = waits_for_mask(sequence);
   state.sample = request.samples();
   if (request.wants_prompt_logprobs()) {
@@ -148,20 +149,22 @@ void EngineLoop::offer_waiting() {
   refused_.reset();
   if (admission_.empty()) return;
   if (running_.size() == static_cast<size_t>(parts_.max_sequences)) return stop_offers(WaitCause::kSlots);
-  admission_.begin();
+  const int64_t now_ns = parts_.clock->now_ns();
+  admission_.begin(scheduling_.rooms(now_ns));
   registry_.reserve();
   while (const auto id = admission_.next()) {
     Sequence& sequence = *sequences_.at(*id);
     Request& request = *sequence.request;
     CHECK(sequence.phase == SeqPhase::kWaiting && request.ready);
     const Leases leases = take_leases(request);
-    if (leases == Leases::kSkip) admission_.refused(Lack::kAdapter);
+    if (leases == Leases::kSkip) admission_.refused(Lack::kAdapter, place_ns(request, now_ns));
     if (leases != Leases::kGone) set_lacks(request, leases == Leases::kSkip);
     if (leases != Leases::kTaken) continue;
     CHECK(request.pins.size() == request.sources.size());
     const KvMatch match = kv.peek(request.key, sequence.text(), match_limit(sequence));
     switch (planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable))) {
       case Fit::kAdmitted:
+        sequence.passes_until_ns = admission_.passed() ? now_ns + sequence.standing.run_ns : 0;
         leave_waiting(sequence);
         ++request.running;
         count_waiting(request, false);
@@ -187,6 +190,78 @@ void EngineLoop::offer_waiting() {
     refused_ = sequence.id;
     drop_unused_leases(request);
   }
+  if (!refused_ && admission_.short_of_quota()) stop_offers(WaitCause::kQuota);
+}
+
+AskedFor EngineLoop::asked_of(const Sequence& sequence) const {
+  const Request& request = *sequence.request;
+  AskedFor asked{.prompt = request.prompt_size(),
+                 .output_most = std::max(0, request.max_output),
+                 .output_so_far = static_cast<int32_t>(sequence.text().size()) - request.prompt_size(),
+                 .arrived_ns = request.arrived_ns};
+  if (parts_.foresee_output) asked.output_foreseen = parts_.foresee_output(request.submit);
+  if (!request.sources.empty()) asked.source = request.sources.front();
+  for (const AdapterSourceId source : request.sources) asked.adapter_bytes += registry_.bytes_of(source);
+  return asked;
+}
+
+// What KV and adapters have room for where steps use them.
+int64_t EngineLoop::tokens_total() const {
+  const int64_t adapters =
+      tier_ != nullptr ? tier_->bytes_max()
+                       : std::min(parts_.ledger->cap_bytes(MemoryUse::kAdapters), parts_.ledger->budget_bytes());
+  return int64_t{parts_.kv->total()} * kKvBlockTokens + adapters / kv_bytes_per_token();
+}
+
+// Now and then the queues are others: everybody has another place.
+void EngineLoop::lay_out_queues() {
+  if (!scheduling_.has_queues()) return;
+  if (tokens_total() != scheduling_.queues().total()) scheduling_.set_total(tokens_total());
+  if (!scheduling_.refit(parts_.clock->now_ns())) return;
+  admission_.lay_out([this](Waiting& waiting) {
+    Sequence& sequence = *sequences_.at(waiting.id);
+    scheduling_.place_anew(sequence.standing);
+    waiting.queue = sequence.standing.queue;
+    waiting.tokens = sequence.standing.tokens;
+    sequence.waiting = waiting;
+  });
+  for (Sequence* sequence : running_) {
+    scheduling_.place_anew(sequence->standing);
+    scheduling_.take(sequence->standing);
+  }
+}
+
+// When one that lacks its adapter's place may have it: its copy has arrived, or the first
+// of those that run has ended.
+int64_t EngineLoop::place_ns(const Request& request, int64_t now_ns) const {
+  if (!scheduling_.has_queues()) return INT64_MAX;
+  if (request.arriving) {
+    int64_t bytes = 0;
+    for (const AdapterPin& pin : request.pins) bytes += pin->bytes;
+    return now_ns + static_cast<int64_t>(upload_times_.predict_s(bytes) * 1e9);
+  }
+  int64_t first_ns = INT64_MAX;
+  for (const Sequence* sequence : running_)
+    if (!sequence->request->pins.empty())
+      first_ns = std::min(first_ns, sequence->admitted_ns + sequence->standing.run_ns);
+  return first_ns == INT64_MAX ? now_ns : std::max(now_ns, first_ns);
+}
+
+// Those that passed others, and run longer than they were to, give their place back: they
+// run again from where they are.
+void EngineLoop::squash_late() {
+  if (!scheduling_.has_queues()) return;
+  const int64_t now_ns = parts_.clock->now_ns();
+  for (size_t index = running_.size(); index-- > 0;) {
+    Sequence& sequence = *running_[index];
+    if (sequence.passes_until_ns == 0 || sequence.passes_until_ns > now_ns) continue;
+    sequence.passes_until_ns = 0;
+    if (admission_.set_aside(sequence.standing.queue) == 0) continue;
+    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
+    sequence.squashed = true;
+    preempt(sequence);
+    ++counters_.squashes;
+  }
 }
 
 // Whoever is not admitted now waits for this, as far as nobody after it lacks more.
@@ -196,6 +271,8 @@ bool EngineLoop::plan() {
   KvCache& kv = *parts_.kv;
   const bool drafts = speculates();
   waits_.queue_waits_for(WaitCause::kTurn, parts_.clock->now_ns());
+  lay_out_queues();
+  squash_late();
   if (running_.empty() && admission_.empty()) return false;
   running_states_.clear();
   for (Sequence* sequence : running_) {
@@ -207,7 +284,8 @@ bool EngineLoop::plan() {
                   .running = running_states_,
                   .blocks_available = kv.available(),
                   .blocks_total = kv.total(),
-                  .rows = prefill_rows()});
+                  .rows = prefill_rows(),
+                  .row_shares = scheduling_.row_shares()});
   offer_waiting();
   prefetch();
   planner_.finish(planned_);
@@ -233,6 +311,7 @@ void EngineLoop::notice_stuck(bool stuck) {
 void EngineLoop::preempt(Sequence& sequence) {
   CHECK(!in_flight_ && sequence.phase == SeqPhase::kRunning && sequence.request->running > 0);
   sequence.lease.release();
+  stand_down(sequence);
   if (--sequence.request->running == 0) {
     drop_leases(*sequence.request);
     count_waiting(*sequence.request, true);
@@ -241,6 +320,12 @@ void EngineLoop::preempt(Sequence& sequence) {
   sequence.pooled.clear();
   ++counters_.preemptions;
   enqueue(sequence);
+}
+
+// It does not run any more: what it took of its queue's quota is others'.
+void EngineLoop::stand_down(Sequence& sequence) {
+  if (scheduling_.has_queues()) scheduling_.give_back(sequence.standing);
+  sequence.passes_until_ns = 0;
 }
 
 // The youngest make room, as for a step that is short of blocks.
@@ -269,6 +354,8 @@ void EngineLoop::admit(Sequence& sequence) {
   sequence.computed = sequence.lease.shared() * kKvBlockTokens;
   CHECK(sequence.computed <= std::max(0, limit));
   sequence.phase = SeqPhase::kRunning;
+  sequence.admitted_ns = parts_.clock->now_ns();
+  if (scheduling_.has_queues()) scheduling_.take(sequence.standing);
   if (!sequence.admitted) {
     sequence.admitted = true;
     sequence.tokens.reserve(static_cast<size_t>(length_max));
@@ -361,6 +448,7 @@ void EngineLoop::learn_step(int64_t ns) {
   for (const PlanGroup& group : planned_.plan.groups)
     load.attended += int64_t{group.row_count} * group.position + int64_t{group.row_count} * (group.row_count + 1) / 2;
   times_.learn(load, ns);
+  scheduling_.learn_step(ns);
 }
 
 void EngineLoop::record_step(int64_t ns) {

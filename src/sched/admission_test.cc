@@ -84,7 +84,7 @@ TEST(Admission, WhoIsSetAsideIsAskedAgainWhenPlacesHaveChanged) {
   admission.leave({SeqId{2}, 2, 8});
   admission.arrive({SeqId{5}, 5, 1});
   std::vector<uint64_t> oldest;
-  admission.for_oldest(3, [&](SeqId id) { oldest.push_back(id.value); });
+  admission.for_first(3, [&](SeqId id) { oldest.push_back(id.value); });
   EXPECT_EQ(oldest, (std::vector<uint64_t>{1, 3, 4})) << "they are the oldest all the same";
   EXPECT_EQ(all_asked(admission, Lack::kRows), (std::vector<uint64_t>{5, 5}));
   admission.check();
@@ -92,6 +92,173 @@ TEST(Admission, WhoIsSetAsideIsAskedAgainWhenPlacesHaveChanged) {
   EXPECT_EQ(admission.set_aside(), 0u);
   EXPECT_EQ(all_asked(admission, Lack::kAdapter), (std::vector<uint64_t>{1, 3, 4, 5}));
   admission.check();
+}
+
+// Three queues as in Figure 9 of the paper: quotas 30, 40 and 50.
+constexpr AdmissionRooms::Queue kQuotas[] = {{.quota = 30}, {.quota = 40}, {.quota = 50}};
+
+Waiting request(uint64_t order, int32_t queue, int64_t tokens) {
+  return {.id = SeqId{order}, .order = order, .rows = static_cast<int32_t>(tokens), .queue = queue, .tokens = tokens};
+}
+
+// Whoever is asked is admitted.
+std::vector<uint64_t> all_admitted(Admission& admission, std::vector<Waiting>& waiting, const AdmissionRooms& rooms) {
+  std::vector<uint64_t> admitted;
+  admission.begin(rooms);
+  while (const auto next = admission.next()) {
+    admitted.push_back(next->value);
+    const auto found =
+        std::find_if(waiting.begin(), waiting.end(), [&](const Waiting& one) { return one.id == *next; });
+    admission.leave(*found);
+    waiting.erase(found);
+  }
+  admission.check();
+  return admitted;
+}
+
+TEST(Admission, EachQueueHasItsQuotaSmallRequestsFirst) {
+  Admission admission;
+  std::vector<Waiting> waiting = {request(1, 2, 50), request(2, 2, 50), request(3, 1, 20),
+                                  request(4, 1, 20), request(5, 1, 20), request(6, 0, 10),
+                                  request(7, 0, 10), request(8, 0, 10), request(9, 0, 10)};
+  for (const Waiting& one : waiting) admission.arrive(one);
+  EXPECT_EQ(all_admitted(admission, waiting, {.queues = kQuotas, .spare = 120}),
+            (std::vector<uint64_t>{6, 7, 8, 3, 4, 1}));
+}
+
+TEST(Admission, WhatIsSpareIsOfferedOnceMoreSmallRequestsFirst) {
+  Admission admission;
+  std::vector<Waiting> waiting = {request(1, 2, 50), request(2, 2, 50), request(6, 0, 10), request(7, 0, 10),
+                                  request(8, 0, 10), request(9, 0, 10), request(10, 0, 10)};
+  for (const Waiting& one : waiting) admission.arrive(one);
+  EXPECT_EQ(all_admitted(admission, waiting, {.queues = kQuotas, .spare = 120}),
+            (std::vector<uint64_t>{6, 7, 8, 1, 9, 10}))
+      << "of the 40 of the second queue; 20 are left, too few for another large one";
+}
+
+TEST(Admission, LentTokensAreNotLentAnewWhileTheirOwnerWaits) {
+  Admission admission;
+  std::vector<Waiting> waiting = {request(1, 2, 50), request(2, 0, 10), request(3, 0, 10)};
+  for (const Waiting& one : waiting) admission.arrive(one);
+  // The first queue has borrowed 70 beside its own 30; 20 are left.
+  const AdmissionRooms::Queue borrowed[] = {{.quota = 30, .taken = 100}, {.quota = 40}, {.quota = 50}};
+  EXPECT_EQ(all_admitted(admission, waiting, {.queues = borrowed, .spare = 20}), std::vector<uint64_t>{});
+  const AdmissionRooms::Queue given_back[] = {{.quota = 30, .taken = 70}, {.quota = 40}, {.quota = 50}};
+  EXPECT_EQ(all_admitted(admission, waiting, {.queues = given_back, .spare = 50}), std::vector<uint64_t>{1});
+}
+
+TEST(Admission, WhoIsLargerThanItsQueuesQuotaIsAskedAllTheSame) {
+  Admission admission;
+  std::vector<Waiting> waiting = {request(1, 0, 1000), request(2, 2, 1000)};
+  for (const Waiting& one : waiting) admission.arrive(one);
+  EXPECT_EQ(all_admitted(admission, waiting, {.queues = kQuotas, .spare = 120}), std::vector<uint64_t>{1})
+      << "it takes more than there is: nobody else";
+  EXPECT_EQ(all_admitted(admission, waiting, {.queues = kQuotas, .spare = 120}), std::vector<uint64_t>{2});
+}
+
+TEST(Admission, PriorityComesBeforeRankAndRankBeforeAge) {
+  Admission admission;
+  std::vector<Waiting> waiting = {{.id = SeqId{1}, .order = 1, .rows = 1, .rank = 5},
+                                  {.id = SeqId{2}, .order = 2, .rows = 1, .rank = 3},
+                                  {.id = SeqId{3}, .order = 3, .rows = 1, .rank = 5},
+                                  {.id = SeqId{4}, .order = 4, .rows = 1, .priority = 1, .rank = 0},
+                                  {.id = SeqId{5}, .order = 5, .rows = 1, .priority = -1, .rank = 9}};
+  for (const Waiting& one : waiting) admission.arrive(one);
+  EXPECT_EQ(all_admitted(admission, waiting, {}), (std::vector<uint64_t>{5, 2, 1, 3, 4}));
+}
+
+TEST(Admission, OnlyThoseThatWillHaveEndedPassOneThatWaitsForItsPlace) {
+  Admission admission;
+  std::vector<Waiting> waiting = {{.id = SeqId{1}, .order = 1, .rows = 1, .run_ns = 1},
+                                  {.id = SeqId{2}, .order = 2, .rows = 1, .run_ns = 600},
+                                  {.id = SeqId{3}, .order = 3, .rows = 1, .run_ns = 500},
+                                  {.id = SeqId{4}, .order = 4, .rows = 1, .run_ns = 400}};
+  for (const Waiting& one : waiting) admission.arrive(one);
+  admission.begin({.bypass = true, .now_ns = 1000});
+  ASSERT_EQ(admission.next(), SeqId{1});
+  EXPECT_FALSE(admission.passed());
+  admission.refused(Lack::kAdapter, 1500);
+  ASSERT_EQ(admission.next(), SeqId{3});
+  EXPECT_TRUE(admission.passed());
+  admission.leave(waiting[2]);
+  ASSERT_EQ(admission.next(), SeqId{4});
+  admission.refused(Lack::kAdapter, 1300);
+  EXPECT_EQ(admission.next(), std::nullopt);
+  admission.begin({.bypass = true, .now_ns = 1000});  // and in later plannings
+  EXPECT_EQ(admission.next(), std::nullopt);
+  admission.begin({.bypass = false});
+  EXPECT_EQ(admission.next(), SeqId{2});
+  admission.check();
+  admission.places_changed();
+  admission.begin({.bypass = true, .now_ns = 1000});
+  EXPECT_EQ(admission.next(), SeqId{1});
+  admission.check();
+}
+
+// Whatever the quotas: nobody takes more than there is, the order in a queue is kept, and
+// whoever is left does not fit.
+TEST(Admission, QuotasAreKeptAndNothingThatFitsIsLeft) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    Admission admission;
+    std::vector<Waiting> waiting;
+    std::vector<AdmissionRooms::Queue> queues(1 + random.below(4));
+    int64_t total = 0, taken = 0;
+    for (auto& queue : queues) {
+      queue.quota = static_cast<int64_t>(random.below(100));
+      total += queue.quota;
+    }
+    for (auto& queue : queues) {
+      queue.taken = static_cast<int64_t>(random.below(static_cast<uint64_t>(std::max<int64_t>(1, total - taken))));
+      taken += queue.taken;
+    }
+    const auto count = random.below(30);
+    for (uint64_t order = 1; order <= count; ++order) {
+      waiting.push_back(request(order, static_cast<int32_t>(random.below(queues.size())),
+                                1 + static_cast<int64_t>(random.below(60))));
+      admission.arrive(waiting.back());
+    }
+    const std::vector<Waiting> before = waiting;
+    const auto asked = all_admitted(admission, waiting, {.queues = queues, .spare = total - taken});
+    int64_t spare = total - taken;
+    std::vector<int64_t> left;
+    for (const auto& queue : queues) left.push_back(queue.quota - queue.taken);
+    bool again = false, lent = false;
+    int32_t at = 0;
+    std::vector<uint64_t> last(queues.size());
+    for (const uint64_t order : asked) {
+      const Waiting& one = before[order - 1];
+      const auto queue = static_cast<size_t>(one.queue);
+      if (one.queue < at) {
+        ASSERT_FALSE(again) << "the queues are gone through twice at most";
+        again = true;
+      }
+      at = one.queue;
+      ASSERT_GT(order, last[queue]) << "the older first";
+      last[queue] = order;
+      const int64_t need = std::min(one.tokens, queues[queue].quota);
+      ASSERT_LE(need, spare);
+      if (need > left[queue]) again = true;
+      left[queue] -= need;
+      spare -= one.tokens;
+    }
+    for (size_t queue = 0; queue < queues.size(); ++queue) {
+      const auto first = std::find_if(waiting.begin(), waiting.end(),
+                                      [&](const Waiting& one) { return static_cast<size_t>(one.queue) == queue; });
+      if (first == waiting.end()) continue;
+      const int64_t need = std::min(first->tokens, queues[queue].quota);
+      ASSERT_TRUE(need > left[queue] || need > spare) << "of its own quota";
+      lent = lent || (need <= left[queue] && need > spare);
+    }
+    if (lent || queues.size() == 1) continue;
+    for (const Waiting& one : waiting) {
+      const bool is_first = std::none_of(waiting.begin(), waiting.end(), [&](const Waiting& other) {
+        return other.queue == one.queue && other.order < one.order;
+      });
+      ASSERT_TRUE(!is_first || std::min(one.tokens, queues[static_cast<size_t>(one.queue)].quota) > spare);
+    }
+  }
 }
 
 // Against a list that is searched from end to end.

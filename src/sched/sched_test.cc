@@ -265,6 +265,46 @@ TEST(Planner, TheOldestPromptKeepsAQuarter) {
   EXPECT_LE(steps, 24);
 }
 
+// Long prompts of a queue of their own get their share of a step however many short ones
+// there are, and what a queue does not need goes to the others.
+TEST(Planner, QueuesShareTheRowsOfAStep) {
+  const std::vector<TokenId> text(1000, 1);
+  const auto prompt = [&](uint64_t id, int32_t known, int32_t queue) {
+    SeqState state;
+    state.id = SeqId{id};
+    state.order = id;
+    state.tokens = text.data();
+    state.known = known;
+    state.queue = queue;
+    return state;
+  };
+  StepPlanner planner({.step_tokens = 100, .logits_rows = 64, .max_sequences = 16});
+  const double shares[] = {0.7, 0.3};
+  const auto rows = [&](const std::vector<SeqState>& running) {
+    PlanOutput output;
+    planner.begin({.running = running, .blocks_available = 1000, .blocks_total = 1000, .row_shares = shares});
+    planner.finish(output);
+    planner.check();
+    std::map<uint64_t, int32_t> by_id;
+    for (const PlanGroup& group : output.plan.groups) by_id[group.seq.value] = group.row_count;
+    return by_id;
+  };
+  using Rows = std::map<uint64_t, int32_t>;
+  // In the first queue the oldest has a quarter of 70, the shortest the rest; in the
+  // other one both are one.
+  EXPECT_EQ(rows({prompt(1, 90, 0), prompt(2, 50, 0), prompt(3, 1000, 1)}), (Rows{{1, 20}, {2, 50}, {3, 30}}));
+  EXPECT_EQ(rows({prompt(1, 10, 0), prompt(3, 1000, 1)}), (Rows{{1, 10}, {3, 90}})) << "spare rows are others'";
+  EXPECT_EQ(rows({prompt(1, 500, 0), prompt(2, 10, 1)}), (Rows{{1, 90}, {2, 10}}));
+  // Who is offered joins where its queue has rows, or others leave some.
+  PlanOutput output;
+  const std::vector<SeqState> running = {prompt(1, 90, 0), prompt(2, 70, 0)};
+  planner.begin({.running = running, .blocks_available = 1000, .blocks_total = 1000, .row_shares = shares});
+  EXPECT_EQ(planner.offer(prompt(3, 90, 0)), Fit::kNoRows);
+  EXPECT_EQ(planner.offer(prompt(4, 90, 1)), Fit::kAdmitted);
+  planner.finish(output);
+  planner.check();
+}
+
 // As long as others are there a step has fewer rows than the server's budget; who is
 // alone may have more of them.
 TEST(Planner, RowsAreBoundedByTimeUnlessOneIsAlone) {

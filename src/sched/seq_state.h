@@ -37,6 +37,7 @@ struct SeqState {
   bool sample = true;                        // wants logits at the last known token
   int32_t logits_begin = 0, logits_end = 0;  // further positions that want logits (prompt logprobs)
   HiddenRows hidden = HiddenRows::kNone;
+  int32_t queue = 0;  // by its size (PlanInput::row_shares)
 
   int32_t remaining() const { return known - computed; }
 };

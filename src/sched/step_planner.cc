@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -79,17 +80,35 @@ bool StepPlanner::is_prompt(const Entry& entry) const {
 int32_t StepPlanner::rows_in_time() const { return alive_ <= 1 ? input_.rows.alone : input_.rows.shared; }
 
 // Those that it would get, and no more than a few of them, in a step of those that are
-// there now.
+// there now: of its queue's share, or of what is left when all others have theirs.
 int32_t StepPlanner::rows_for(const SeqState& candidate) const {
-  int32_t total = std::min(tokens_left_, alive_ == 0 ? input_.rows.alone : input_.rows.shared);
+  const int32_t total = std::min(tokens_left_, alive_ == 0 ? input_.rows.alone : input_.rows.shared);
+  const int32_t own = rows_among(candidate, rows_of_queue(candidate.queue, total));
+  if (own > 0 || input_.row_shares.size() <= 1) return own;
+  int32_t spare = total;
+  for (const Entry& entry : entries_) {
+    if (is_prompt(entry)) spare -= entry.seq->remaining();
+    if (spare <= 0) return 0;
+  }
+  return std::min(spare, candidate.remaining());
+}
+
+int32_t StepPlanner::rows_of_queue(int32_t queue, int32_t total) const {
+  if (input_.row_shares.empty()) return total;
+  return std::min(total, static_cast<int32_t>(std::ceil(total * input_.row_shares[static_cast<size_t>(queue)])));
+}
+
+// Of so many rows for its queue.
+int32_t StepPlanner::rows_among(const SeqState& candidate, int32_t total) const {
+  const auto beside = [&](const Entry& entry) { return is_prompt(entry) && entry.seq->queue == candidate.queue; };
   const SeqState* oldest = &candidate;
   for (const Entry& entry : entries_)
-    if (is_prompt(entry) && entry.seq->order < oldest->order) oldest = entry.seq;
+    if (beside(entry) && entry.seq->order < oldest->order) oldest = entry.seq;
   const int32_t share = std::min(oldest->remaining(), (total + kOldestShare - 1) / kOldestShare);
   if (oldest == &candidate) return share;
   total -= share;
   for (const Entry& entry : entries_) {
-    if (!is_prompt(entry) || !fewer_left(*entry.seq, candidate)) continue;
+    if (!beside(entry) || !fewer_left(*entry.seq, candidate)) continue;
     total -= entry.seq->remaining() - (entry.seq == oldest ? share : 0);
     if (total <= 0) return 0;
   }
@@ -190,6 +209,18 @@ Fit StepPlanner::offer(const SeqState& candidate) {
   return Fit::kAdmitted;
 }
 
+// To each of them in turn as many rows more as it can have; how many that were.
+int32_t StepPlanner::give_shortest(std::span<Entry*> shortest_first, int32_t rows) {
+  int32_t given = 0;
+  for (Entry* entry : shortest_first) {
+    const int32_t more = rows_within_budget(*entry->seq, entry->quota + rows - given) - entry->quota;
+    if (more <= 0) continue;
+    entry->quota += more;
+    given += more;
+  }
+  return given;
+}
+
 // Rule 2. By age, so that who finds no block takes those of the youngest.
 void StepPlanner::share_prompt_rows() {
   prompts_.clear();
@@ -197,18 +228,24 @@ void StepPlanner::share_prompt_rows() {
     if (is_prompt(entry)) prompts_.push_back(&entry);
   if (prompts_.empty()) return;
   const auto older = [](const Entry* a, const Entry* b) { return a->seq->order < b->seq->order; };
-  int32_t left = std::min(tokens_left_, rows_in_time());
-  Entry& oldest = **std::min_element(prompts_.begin(), prompts_.end(), older);
-  oldest.quota = rows_within_budget(*oldest.seq, (left + kOldestShare - 1) / kOldestShare);
-  left -= oldest.quota;
-  std::sort(prompts_.begin(), prompts_.end(),
-            [](const Entry* a, const Entry* b) { return fewer_left(*a->seq, *b->seq); });
-  for (Entry* entry : prompts_) {
-    const int32_t more = rows_within_budget(*entry->seq, entry->quota + left) - entry->quota;
-    if (more <= 0) continue;
-    entry->quota += more;
-    left -= more;
+  const auto shorter = [](const Entry* a, const Entry* b) { return fewer_left(*a->seq, *b->seq); };
+  const auto of_queues = [&](const Entry* a, const Entry* b) {
+    return a->seq->queue != b->seq->queue ? a->seq->queue < b->seq->queue : shorter(a, b);
+  };
+  const int32_t total = std::min(tokens_left_, rows_in_time());
+  int32_t left = total;
+  std::sort(prompts_.begin(), prompts_.end(), of_queues);
+  for (auto begin = prompts_.begin(); begin != prompts_.end();) {
+    const int32_t queue = (*begin)->seq->queue;
+    const auto end = std::find_if(begin, prompts_.end(), [&](const Entry* one) { return one->seq->queue != queue; });
+    const int32_t rows = std::min(left, rows_of_queue(queue, total));
+    Entry& oldest = **std::min_element(begin, end, older);
+    oldest.quota = rows_within_budget(*oldest.seq, (rows + kOldestShare - 1) / kOldestShare);
+    left -= oldest.quota + give_shortest({begin, end}, rows - oldest.quota);
+    begin = end;
   }
+  std::sort(prompts_.begin(), prompts_.end(), shorter);
+  if (input_.row_shares.size() > 1) give_shortest(prompts_, left);
   std::sort(prompts_.begin(), prompts_.end(), older);
   for (Entry* entry : prompts_) {
     if (entry->preempted || entry->quota == 0) continue;

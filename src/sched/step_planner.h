@@ -17,6 +17,9 @@
 //     starves.
 //     Bound: the oldest prompt of r rows is computed after 4 r / P steps at most. Another
 //     waits for the rows of shorter ones: ceil((shorter + r) / (3/4 P)) steps.
+//     Where requests stand in queues, each queue has its share of P, and all this holds
+//     of the share; what a queue does not need goes to the prompts of all others with
+//     the fewest rows left.
 //  3. A running sequence that finds no KV block takes those of the youngest, which is
 //     preempted (recomputed later). The youngest preempts itself; a prompt that is the
 //     youngest computes fewer rows or waits instead.
@@ -64,6 +67,7 @@ struct PlanInput {
   int32_t blocks_available = 0;       // free or evictable
   int32_t blocks_total = 0;
   PrefillRows rows;
+  std::span<const double> row_shares;  // by SeqState::queue, of P; empty: one queue
 };
 
 struct PlanOutput {
@@ -111,10 +115,13 @@ class StepPlanner {
   bool is_prompt(const Entry& entry) const;
   int32_t rows_in_time() const;
   int32_t rows_for(const SeqState& candidate) const;
+  int32_t rows_among(const SeqState& candidate, int32_t total) const;
+  int32_t rows_of_queue(int32_t queue, int32_t total) const;
   int32_t rows_within_budget(const SeqState& seq, int32_t rows_max) const;
   void give(Entry& entry, int32_t rows, int32_t blocks);
   void schedule(Entry& entry, int32_t rows_max);
   bool preempt_youngest(const Entry& needy);
+  int32_t give_shortest(std::span<Entry*> shortest_first, int32_t rows);
   void share_prompt_rows();
   void speculate();
   void emit(StepPlan& plan);

@@ -5,6 +5,7 @@
 //   rows          others' rows filled the steps
 //   kv            blocks of the KV cache
 //   slots         as many sequences ran as may run together
+//   quota         their queue's part of the server (sched/size_queues.h)
 //   adapter_load  their adapter's way into memory
 //   adapter_room  their adapter's place: room that an older load waits for, or its way
 //                 to the device
@@ -26,9 +27,9 @@
 
 namespace loralei {
 
-enum class WaitCause : uint8_t { kTurn, kRows, kKv, kSlots, kAdapterLoad, kAdapterRoom, kGrammar };
-inline constexpr std::array<const char*, 7> kWaitCauseNames = {"turn",         "rows",         "kv",     "slots",
-                                                               "adapter_load", "adapter_room", "grammar"};
+enum class WaitCause : uint8_t { kTurn, kRows, kKv, kSlots, kQuota, kAdapterLoad, kAdapterRoom, kGrammar };
+inline constexpr std::array<const char*, 8> kWaitCauseNames = {"turn",  "rows",         "kv",           "slots",
+                                                               "quota", "adapter_load", "adapter_room", "grammar"};
 inline constexpr size_t kWaitCauses = kWaitCauseNames.size();
 
 // Of one request. kTurn: it is in the queue.
@@ -38,7 +39,7 @@ class WaitClock {
 
  private:
   friend class WaitTimes;
-  static constexpr size_t kQueueCauses = 4;  // the first ones
+  static constexpr size_t kQueueCauses = 5;  // the first ones
   std::optional<WaitCause> cause_;
   int64_t since_ns_ = 0;
   std::array<int64_t, kQueueCauses> queue_ns_{};  // of the queue's clocks, then
@@ -46,7 +47,7 @@ class WaitClock {
 
 class WaitTimes {
  public:
-  // What everybody in the queue waits for from now on: one of the first four.
+  // What everybody in the queue waits for from now on: one of the first five.
   void queue_waits_for(WaitCause cause, int64_t now_ns);
   // A request that came while a step was under way is looked at now.
   void came(int64_t arrived_ns, int64_t now_ns);

@@ -286,6 +286,10 @@ std::string AdapterService::list() const {
       row.rank = state.rank;
       row.version = state.version;
       row.uses = state.uses;
+      row.recent_uses = state.recent_uses;
+      if (state.load_s > 0) row.load_s = state.load_s;
+      row.keep_score = state.keep_score;
+      row.left = state.left;
       row.running = state.users;
       row.waiting = state.waiting;
       row.pinned = state.pinned;

@@ -191,6 +191,9 @@ void put_engine_counts(Page& page, const EngineStats& s) {
              "vllm:generation_tokens_total");
   page.value(kCounter, "loralei_preemptions_total", "Sequences preempted for want of KV blocks.", number(s.preemptions),
              {}, "vllm:num_preemptions_total");
+  page.value(kCounter, "loralei_squashes_total",
+             "Of these: had passed others that wait for their adapter's place, and ran longer than predicted.",
+             number(s.squashes));
   for (size_t i = 0; i < kWaitCauses; ++i) {
     page.value(kCounter, "loralei_request_wait_seconds_total", "Waiting before anything was computed, by its cause.",
                s.waited_s[i], {{"cause", kWaitCauseNames[i]}});

@@ -107,7 +107,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   for (TimeCounts* times :
        {&s.kv_block_times.lifetime, &s.kv_block_times.idle_before_evict, &s.kv_block_times.reuse_gap})
     times->add(1'000'000);
-  s.steps = s.prompt_tokens = s.cached_tokens = s.generated_tokens = s.preemptions = s.rows = 1;
+  s.steps = s.prompt_tokens = s.cached_tokens = s.generated_tokens = s.preemptions = s.squashes = s.rows = 1;
   s.prefix_queries = s.prefix_hits = s.drafted_tokens = s.accepted_tokens = 1;
   s.adapter_loads = s.adapter_load_failures = s.adapter_evictions = s.adapter_uploads = 1;
   s.adapter_load_bytes = s.idle_adapter_bytes = 1;

@@ -44,6 +44,7 @@ class LinkTier final : public DeviceTier {
   bool has(AdapterVersionId version) const override { return memory_.has(version); }
   void drop_unused(AdapterVersionId version) override { memory_.drop_unused(version); }
   void on_upload(std::function<void(UploadDone&&)> call) override { call_ = std::move(call); }
+  int64_t bytes_max() const override { return memory_.bytes_max(); }
   void choose_leaving(ChooseLeaving choose) override { memory_.choose_leaving(std::move(choose)); }
   DeviceTierStats stats() const override { return stats_; }
   const FakeTier& memory() const { return memory_; }

@@ -184,6 +184,7 @@ class FakeTier final : public DeviceTier {
       copies_.erase(found);
   }
   void on_upload(std::function<void(UploadDone&&)> call) override { news = std::move(call); }
+  int64_t bytes_max() const override { return bytes_max_; }
   void choose_leaving(ChooseLeaving choose) override { choose_ = std::move(choose); }
   DeviceTierStats stats() const override { return {uploads, 0, 0}; }
 

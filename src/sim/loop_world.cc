@@ -51,6 +51,8 @@ LoopWorld::LoopWorld(const WorldOptions& setup) : setup_(setup), executor(limits
   parts.queued = &queued;
   parts.on_step = setup.on_step;
   parts.adapter_keeping = setup.adapter_keeping;
+  parts.scheduling = setup.scheduling;
+  parts.kv_block_bytes = kv_block_bytes(shape);
   loop = std::make_unique<EngineLoop>(std::move(parts));
 }
 

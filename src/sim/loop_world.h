@@ -41,6 +41,7 @@ struct WorldOptions {
   std::shared_ptr<ByteBudget> requests;
   std::function<void(const StepRecord&)> on_step;
   AdapterKeeping adapter_keeping;
+  SchedulingOptions scheduling;
 };
 
 class LoopWorld {

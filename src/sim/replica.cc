@@ -92,6 +92,9 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   parts.step_tokens = std::clamp(engine.step_tokens, parts.max_sequences, limits.rows_max);
   parts.step_time_ns = engine.step_time_ns;
   parts.adapter_keeping = engine.adapter_keeping;
+  parts.scheduling = engine.scheduling;
+  parts.foresee_output = options.foresee_output;
+  parts.kv_block_bytes = block_bytes_;
   parts.prefix_cache = engine.prefix_cache;
   parts.speculate = Speculation::kOff;
   parts.queued = &queued_;

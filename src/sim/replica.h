@@ -40,6 +40,7 @@ struct ReplicaOptions {
   EngineOptions engine;                    // as a server's; bytes that are 0 are the profile's
   CostExecutor::StepSeconds step_seconds;  // empty: what the profile predicts
   std::function<void(const StepRecord&)> on_step;
+  std::function<double(const Submit&)> foresee_output;  // LoopParts
 };
 
 class Replica {

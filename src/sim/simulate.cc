@@ -33,10 +33,13 @@ class Simulation {
     run_.requests.resize(workload_.size());
     last_token_ns_.assign(workload_.size(), -1);
     add_adapters();
+    ReplicaOptions replica_options = options_.replica;
+    if (options_.lengths_known)
+      replica_options.foresee_output = [this](const Submit& submit) { return foreseen_output(submit.sampling.seed); };
     for (int32_t i = 0; i < options_.replicas; ++i) {
       TRY_ASSIGN(std::unique_ptr<Replica> replica,
                  Replica::create(
-                     kernel_, profile_, adapters_, faults_, options_.replica,
+                     kernel_, profile_, adapters_, faults_, replica_options,
                      [this](uint64_t seed, uint64_t position) { return next_token(seed, position); },
                      [this](const EngineOutput& output) { take(output); }));
       replicas_.push_back(std::move(replica));
@@ -169,6 +172,12 @@ class Simulation {
     prompt.reserve(static_cast<size_t>(workload_[index].prompt_tokens));
     for_each_prompt_number(workload_[index], index, [&](uint64_t number) { prompt.push_back(token_of(number)); });
     return prompt;
+  }
+
+  double foreseen_output(uint64_t index) const {
+    const double chance = static_cast<double>(mix(79, index) >> 11) * 0x1p-53;
+    const bool known = chance < *options_.lengths_known;
+    return workload_[known ? index : mix(80, index) % workload_.size()].output_tokens;
   }
 
   TokenId next_token(uint64_t seed, uint64_t position) const {

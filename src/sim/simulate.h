@@ -44,8 +44,11 @@ struct SimulationOptions {
   Routing routing = Routing::kLeastOutstanding;
   int32_t rank = 16;               // of adapters whose rank the workload does not say
   std::optional<uint64_t> faults;  // a seed (sim/faults.h)
-  int32_t samples = 0;             // of memory and queues, spread over the workload; more behind its last arrival
-  bool check = false;              // every invariant of every loop after every event, for tests
+  // The lengths of this part of the answers are known beforehand, and for each of the
+  // others that of some other request is taken: for comparison with what predicts.
+  std::optional<double> lengths_known;
+  int32_t samples = 0;  // of memory and queues, spread over the workload; more behind its last arrival
+  bool check = false;   // every invariant of every loop after every event, for tests
 };
 
 struct SimulatedRun {

@@ -29,6 +29,11 @@ void put_adapter(JsonOut& out, const AdapterRow& row) {
       row.rank);
   out.key("version").string_or_null(row.version).key("uses").number(row.uses).key("running").number(row.running);
   out.key("waiting").number(row.waiting);
+  out.key("recent_uses").real(row.recent_uses).key("load_s");
+  row.load_s ? out.real(*row.load_s) : out.null();
+  out.key("keep_score");
+  row.keep_score ? out.real(*row.keep_score) : out.null();
+  out.key("left").string_or_null(row.left);
   out.key("pinned").boolean(row.pinned).key("modules").begin_object();
   for (const auto& [module, count] : row.modules) out.key(module).number(count);
   out.end_object().key("change_norm");

@@ -151,10 +151,14 @@ struct AdapterRow {
   std::string tier;    // memory, disk ...
   int64_t bytes = 0;
   int rank = 0;
-  std::string version;  // digest of its files, once known
-  int64_t uses = 0;     // requests begun with it
-  int running = 0;      // requests holding it now
-  int waiting = 0;      // requests queued for it
+  std::string version;               // digest of its files, once known
+  int64_t uses = 0;                  // requests begun with it
+  double recent_uses = 0;            // of the last minutes
+  std::optional<double> load_s;      // of its last load
+  std::optional<double> keep_score;  // whoever has the lowest leaves first
+  std::string left;                  // why it left memory
+  int running = 0;                   // requests holding it now
+  int waiting = 0;                   // requests queued for it
   bool pinned = false;
   std::vector<std::pair<std::string, int>> modules;  // what it changes: names, and on how many of these
   std::optional<double> change_norm;                 // of all its low-rank products; none while it is not in memory

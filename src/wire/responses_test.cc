@@ -205,6 +205,16 @@ TEST(Listings, ModelsAdaptersTokens) {
   EXPECT_EQ(adapters["data"][0]["modules"], Json({{"q_proj", 22}, {"lm_head", 1}}));
   EXPECT_EQ(adapters["data"][0]["change_norm"], 1.5);
   EXPECT_TRUE(adapters["data"][0]["error"].is_null());
+  for (const char* field : {"load_s", "keep_score", "left"}) EXPECT_TRUE(adapters["data"][0][field].is_null()) << field;
+  row.load_s = 0.25;
+  row.keep_score = 0.5;
+  row.recent_uses = 2;
+  row.left = "for want of memory";
+  const Json left = Json::parse(adapter_list({row}))["data"][0];
+  EXPECT_EQ(left["load_s"], 0.25);
+  EXPECT_EQ(left["keep_score"], 0.5);
+  EXPECT_EQ(left["recent_uses"], 2);
+  EXPECT_EQ(left["left"], "for want of memory");
   const std::vector<std::string> pieces = {"\xFF"};
   const Json tokens = Json::parse(tokenize_response({9}, 100, &pieces));
   EXPECT_EQ(tokens["count"], 1);

@@ -8,7 +8,7 @@ import re
 
 # What differs between runs and machines: the type counts.
 VARIES = {"id", "created", "created_at", "system_fingerprint", "commit", "build", "isa", "version", "root", "path", "model_path", "tokenizer_path", "lora_path", "since_s", "uses",
-          "change_norm", "embedding"}
+          "change_norm", "recent_uses", "load_s", "embedding"}
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?: ?(?:[KMG]i?B|B)\b)?")
 
 

@@ -62,6 +62,7 @@ class CudaExecutor final : public Executor, public DeviceTier {
       call({version, status});
     });
   }
+  int64_t bytes_max() const override { return model_.adapters().bytes_max(); }
   void choose_leaving(ChooseLeaving choose) override { model_.adapters().choose_leaving(std::move(choose)); }
   DeviceTierStats stats() const override {
     const CudaAdapters& adapters = model_.adapters();

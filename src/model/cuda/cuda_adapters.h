@@ -24,9 +24,9 @@
 // memory at any time.
 // Invariants: bytes() <= bytes_max(), those on their way included; a slab that is held,
 // on its way or used since begin_step() is never given up; of the others the least
-// recently used goes first, or whom choose_leaving() puts first; ranges are given up and filled between steps alone, when no
-// kernel reads them. The numbers of a version never change, and its id, which is not 0,
-// is never another's.
+// recently used goes first, or whom choose_leaving() puts first; ranges are given up and
+// filled between steps alone, when no kernel reads them. The numbers of a version never
+// change, and its id, which is not 0, is never another's.
 // Failure: sentences; nothing is half there.
 #pragma once
 

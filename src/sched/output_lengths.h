@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// OutputLengths: how long an answer will be, from how long those before were: quantiles
+// of the answers of its adapter, and where those are few, of prompts of about its length
+// on any adapter, and of all (mechanisms §4, `history`).
+//
+//   own + kPrior * (like + kPrior * all)        each a distribution over lengths
+//
+// Lengths are counted in kBins classes, four to an octave. Older answers fade: a half
+// after kHalf of the same adapter (or prompt length). An answer that was cut short (by
+// max_tokens, or its client left) says no more than that it would have been longer: it
+// counts as one of those that were.
+//
+// Thread: one. Ownership: of what it has learned; forget() drops an adapter's. Space: 350
+// bytes an adapter. No failure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <unordered_map>
+
+#include "base/ids.h"
+
+namespace loralei {
+
+class OutputLengths {
+ public:
+  static constexpr int kBins = 80;
+  static constexpr double kPrior = 8, kHalf = 200;
+  static constexpr double kAtFirst = 128;  // before anything has ended
+
+  // An adapter's source, and the tokens of the prompt. No source: the base model.
+  struct Asked {
+    AdapterSourceId source;
+    int32_t prompt = 0;
+  };
+
+  // Of an answer that ended by itself, or was `cut` at that length.
+  void learn(const Asked& asked, int32_t output, bool cut);
+  // Tokens; so many of alike answers are shorter. At least 1.
+  double predict(const Asked& asked, double quantile = 0.5) const;
+  // The length that one has that is at least `longer` already.
+  double predict_beyond(const Asked& asked, int32_t longer, double quantile = 0.5) const;
+  void forget(AdapterSourceId source) { by_source_.erase(source); }
+
+  static int bin_of(double length);
+  static double length_of(int bin);  // in the middle of those it counts
+
+ private:
+  struct Lengths {
+    std::array<float, kBins> weight{};
+    float sum = 0;
+    void add(const std::array<double, kBins>& shares);
+  };
+  static constexpr int kPromptClasses = 24;  // by the power of two
+  static size_t prompt_class(int32_t prompt);
+  std::array<double, kBins> distribution(const Asked& asked) const;
+  static double quantile_of(const std::array<double, kBins>& weight, int first, double quantile);
+
+  std::unordered_map<AdapterSourceId, Lengths> by_source_;
+  std::array<Lengths, kPromptClasses> by_prompt_;
+  Lengths all_;
+};
+
+}  // namespace loralei

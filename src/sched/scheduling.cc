@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sched/scheduling.h"
+
+#include <algorithm>
+
+namespace loralei {
+namespace {
+
+constexpr double kStepFade = 0.95;
+constexpr int64_t kGrowth = 16;  // tokens that are taken at a time
+
+}  // namespace
+
+Standing Scheduling::place(const AskedFor& asked) const {
+  Standing standing;
+  if (options_.policy == SchedulePolicy::kFifo) return standing;
+  const double most = asked.output_most;
+  double output = most;
+  if (asked.output_foreseen) {
+    output = *asked.output_foreseen;
+  } else if (options_.prediction == LengthPrediction::kHistory && most > 0) {
+    const OutputLengths::Asked alike{asked.source, asked.prompt};
+    output = asked.output_so_far > 0 ? lengths_.predict_beyond(alike, asked.output_so_far) : lengths_.predict(alike);
+  }
+  standing.size = {asked.prompt, std::min(output, most), asked.adapter_bytes};
+  const int32_t rows = asked.prompt + asked.output_so_far;
+  const double run_s = times_.predicted_s({rows, int64_t{rows} * rows / 2}) +
+                       step_s_ * std::max(0.0, standing.size.output - asked.output_so_far);
+  standing.run_ns = static_cast<int64_t>(run_s * 1e9);
+  if (options_.policy == SchedulePolicy::kSjf)
+    standing.rank = run_s + kAgeing * static_cast<double>(asked.arrived_ns) * 1e-9;
+  place_anew(standing);
+  return standing;
+}
+
+void Scheduling::place_anew(Standing& standing) const {
+  if (!has_queues()) return;
+  standing.weighted = queues_.size_of(standing.size);
+  standing.queue = queues_.queue_of(standing.weighted);
+  standing.tokens = std::max(standing.tokens, queues_.tokens_of(standing.size));
+}
+
+void Scheduling::arrived(const Standing& standing, int64_t now_ns) {
+  if (has_queues()) queues_.arrived(standing.size, now_ns);
+}
+
+void Scheduling::ended(const AskedFor& asked, const Standing& standing, int32_t output, bool cut, double seconds) {
+  if (options_.policy == SchedulePolicy::kFifo) return;
+  if (output > 0) lengths_.learn({asked.source, asked.prompt}, output, cut);
+  if (has_queues() && !cut) queues_.ended(standing.size, seconds);
+}
+
+void Scheduling::learn_step(int64_t ns) {
+  const double seconds = static_cast<double>(ns) * 1e-9;
+  step_s_ = step_s_ == 0 ? seconds : kStepFade * step_s_ + (1 - kStepFade) * seconds;
+}
+
+bool Scheduling::refit(int64_t now_ns) { return has_queues() && queues_.refit(now_ns); }
+
+void Scheduling::grow(Standing& standing, int32_t known) {
+  if (!has_queues()) return;
+  const int64_t now = queues_.tokens_of({known, 0, standing.size.adapter_bytes});
+  if (now <= standing.tokens) return;
+  queues_.take(standing.queue, kGrowth);
+  standing.tokens += kGrowth;
+}
+
+AdmissionRooms Scheduling::rooms(int64_t now_ns) {
+  if (!has_queues()) return {};
+  for (int32_t queue = 0; queue < queues_.count(); ++queue)
+    rooms_[static_cast<size_t>(queue)] = {queues_.quota(queue), queues_.taken(queue)};
+  return {.queues = {rooms_.data(), static_cast<size_t>(queues_.count())},
+          .spare = queues_.total() - queues_.taken(),
+          .bypass = true,
+          .now_ns = now_ns};
+}
+
+std::span<const double> Scheduling::row_shares() {
+  if (!has_queues()) return {};
+  for (int32_t queue = 0; queue < queues_.count(); ++queue) shares_[static_cast<size_t>(queue)] = queues_.share(queue);
+  return {shares_.data(), static_cast<size_t>(queues_.count())};
+}
+
+}  // namespace loralei
