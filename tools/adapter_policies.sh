@@ -50,7 +50,7 @@ measure() {
       --adapters "$adapters" --seconds "$seconds" --seed "$seed" -o "$file" >/dev/null 2>&1
     "$loralei" simulate --profile "$profile" --workload "$file" --max-num-seqs 256 "$@" 2>/dev/null |
       awk '$1 == "simulate.all.first_token.mean_ms" {mean = $2} $1 == "simulate.all.first_token.p50_ms" {p50 = $2}
-           $1 == "simulate.all.first_token.p99_ms" {p99 = $2} $1 == "simulate.all.between_tokens.p99_ms" {between = $2}
+           $1 == "simulate.all.first_token.p99_ms" {p99 = $2} $1 == "simulate.between_tokens.p99_ms" {between = $2}
            END {print mean, p50, p99, between}'
   done | awk '{for (i = 1; i <= 4; i++) v[i, NR] = $i}
               function middle(i,   n, k, j, t, a) {
