@@ -207,6 +207,8 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
 
 bool AdapterRegistry::is_starved() const {
   if (!loads_.waits_for_room()) return false;
+  const int64_t room_bytes = ledger_.available_bytes(MemoryUse::kAdapters);
+  if (ledger_.available_after_loans_bytes(MemoryUse::kAdapters) > room_bytes) return false;  // it comes back
   const auto used = [](const auto& one) { return one.second->pins > 0; };
   return std::none_of(versions_.all().begin(), versions_.all().end(), used);
 }

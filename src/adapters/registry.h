@@ -98,8 +98,9 @@ class AdapterRegistry {
   // What keeping a version is worth; of one in memory.
   CacheItem item_of(AdapterVersionId version) const;
   AdapterClaim claim(AdapterVersionId version) { return versions_.claim(version); }
-  // Behind pump(): loads wait for room, and nobody uses an adapter: the room is what
-  // claims keep of versions that were replaced or unloaded, or will not come.
+  // Behind pump(): loads wait for room, nobody uses an adapter, and nothing is lent: the
+  // room is what claims keep of versions that were replaced or unloaded, or it will not
+  // come.
   bool is_starved() const;
   bool is_retired(AdapterVersionId version) const;
   // Counts anew what loads that have lost their patience leave to younger requests. For

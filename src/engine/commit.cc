@@ -231,6 +231,7 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
     }
     drop_leases(request);
     count_waiting(request, false);
+    if (!request.sources.empty() && !cold_.empty()) cold_changed_ = true;  // what it waited with may be others' room
     let_go_unused(request);
     request.claims.clear();
     set_lacks(request, false);

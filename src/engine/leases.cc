@@ -119,6 +119,9 @@ void EngineLoop::look_at_cold() {
 // they wait for finds no room beside these: nobody would ever go on. The youngest lets go
 // of its own, and is made ready for what is there instead, or told that it is gone.
 void EngineLoop::give_up_claims() {
+  bool others = false;  // may run with theirs, and give room then
+  admission_.for_first(kWantedMax, [&](SeqId id) { others = others || !sequences_.at(id)->request->sources.empty(); });
+  if (others) return;
   const auto keeps_retired = [this](const AdapterClaim& claim) { return registry_.is_retired(claim.version()); };
   for (auto youngest = cold_.rbegin(); youngest != cold_.rend(); ++youngest) {
     Request& request = *youngest->second;

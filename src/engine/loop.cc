@@ -230,6 +230,7 @@ void EngineLoop::tell_adapters(EngineOutput& output) {
   adapters_told_ns_ = parts_.clock->now_ns();
   registry_.take_changes(
       [&](AdapterSourceId source) {
+        scheduling_.forget(source);
         output.adapters.push_back({source, nullptr});
       },
       [&](const RegistryView& view) {

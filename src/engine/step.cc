@@ -200,7 +200,8 @@ AskedFor EngineLoop::asked_of(const Sequence& sequence) const {
                  .output_so_far = static_cast<int32_t>(sequence.text().size()) - request.prompt_size(),
                  .arrived_ns = request.arrived_ns};
   if (parts_.foresee_output) asked.output_foreseen = parts_.foresee_output(request.submit);
-  if (!request.sources.empty()) asked.source = request.sources.front();
+  // Of one that is gone nothing is learned any more: it would be kept for ever.
+  if (!request.sources.empty() && registry_.knows(request.sources.front())) asked.source = request.sources.front();
   for (const AdapterSourceId source : request.sources) asked.adapter_bytes += registry_.bytes_of(source);
   return asked;
 }
