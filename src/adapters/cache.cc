@@ -49,7 +49,9 @@ bool AdapterCache::leaves_reserved_room(std::span<AdapterVersion* const> version
 }
 
 int64_t AdapterCache::room_beside(int64_t staying_bytes) const {
-  return std::max<int64_t>(0, ledger_.available_after_loans_bytes(MemoryUse::kAdapters) + bytes() - staying_bytes);
+  const int64_t coming = beside_ != nullptr ? beside_->most_bytes() : 0;
+  const int64_t free = ledger_.available_after_loans_bytes(MemoryUse::kAdapters, coming);
+  return std::max<int64_t>(0, free + bytes() - staying_bytes);
 }
 
 int64_t AdapterCache::limit_bytes(const AdapterEntry& entry) const {
@@ -150,6 +152,7 @@ CacheItem AdapterCache::item_of(const AdapterVersion& version) const {
                  .recreate_s = load_times_.predict_s(version.grant.bytes())};
   if (version.owner == nullptr) return item;
   item.uses_per_s = version.owner->recent_uses.per_s(clock_.now_ns());
+  item.expected_per_s = version.owner->recent_uses.expected_per_s(clock_.now_ns(), version.last_use_ns);
   item.wanted = version.owner->wanted;
   return item;
 }
@@ -207,15 +210,44 @@ void AdapterCache::evict(AdapterVersion* version, const std::string& reason) {
 
 // Nobody leaves in vain: only where that gives all of the room.
 std::optional<Grant> AdapterCache::make_room(const AdapterEntry& entry, int64_t bytes) {
-  if (ledger_.available_bytes(MemoryUse::kAdapters) + evictable_bytes(entry) < bytes) return std::nullopt;
+  const int64_t coming = beside_ != nullptr ? beside_->idle_bytes() : 0;
+  if (ledger_.available_bytes(MemoryUse::kAdapters, coming) + evictable_bytes(entry) < bytes) return std::nullopt;
+  const std::string reason = "to make room for \"" + entry.spec.label + "\"";
   auto grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
   while (!grant) {
     AdapterVersion* const version = next_to_leave(entry);
-    if (version == nullptr) break;
-    evict(version, "to make room for \"" + entry.spec.label + "\"");
+    if (beside_gives_first(bytes, version)) {
+      beside_->give_up(reason.c_str());
+    } else if (version != nullptr) {
+      evict(version, reason);
+    } else {
+      break;
+    }
     grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
   }
   return grant;
+}
+
+// Where adapters have all that they may have, their own go, whatever others are worth.
+bool AdapterCache::beside_gives_first(int64_t bytes, const AdapterVersion* own) {
+  if (beside_ == nullptr || ledger_.available_bytes(MemoryUse::kAdapters, ledger_.budget_bytes()) < bytes) return false;
+  const auto other = beside_->next();
+  return other && (own == nullptr || is_worth_less(*other, item_of(*own)));
+}
+
+std::optional<CacheItem> AdapterCache::next() {
+  recount();
+  const Census& versions = census();
+  if (versions.leaving.empty()) return std::nullopt;
+  return versions.leaving.front();
+}
+
+int64_t AdapterCache::give_up(const char* reason) {
+  const Census& versions = census();
+  CHECK(versions.left < versions.leaving.size());
+  const CacheItem item = versions.leaving[versions.left];
+  evict(version_of(item), reason);
+  return item.bytes;
 }
 
 void AdapterCache::let_go(AdapterVersion* version) {

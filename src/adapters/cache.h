@@ -14,6 +14,9 @@
 //
 // What the versions in memory sum up to is counted once a round for all loads
 // (recount()), so that a round costs what there are of both, not their product.
+//
+// Another shelf may lie beside (the KV cache's): a load takes what is worth least of
+// both, and for others this is a shelf itself, of versions that nobody uses.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +32,24 @@
 #include "cost/transfer_times.h"
 #include "memory/keep_order.h"
 #include "memory/ledger.h"
+#include "memory/shelf.h"
 
 namespace loralei {
 
 inline constexpr int64_t kRoomPatienceNs = 1'000'000'000;
 
-class AdapterCache {
+class AdapterCache final : public Shelf {
  public:
+  // `beside`: outlives the cache; null: none.
   AdapterCache(Ledger& ledger, const Clock& clock, LogSink& log, const KeepOrder& keep, AdapterEntries& entries,
-               AdapterVersions& versions)
-      : ledger_(ledger), clock_(clock), log_(log), keep_(keep), entries_(entries), versions_(versions) {}
+               AdapterVersions& versions, Shelf* beside)
+      : ledger_(ledger),
+        clock_(clock),
+        log_(log),
+        keep_(keep),
+        entries_(entries),
+        versions_(versions),
+        beside_(beside) {}
   AdapterCache(const AdapterCache&) = delete;
   AdapterCache& operator=(const AdapterCache&) = delete;
 
@@ -72,14 +83,18 @@ class AdapterCache {
   // `recreate_s` is what a load of it takes. Nobody wants a retired one.
   CacheItem item_of(const AdapterVersion& version) const;
   void learn_load(int64_t bytes, double seconds) { load_times_.learn(bytes, seconds); }
+  double load_s(int64_t bytes) const { return load_times_.predict_s(bytes); }
 
   // --- another memory budget
   // Of versions that nobody uses and that are not pinned: what could be evicted.
-  int64_t idle_bytes() const { return entries_.idle_bytes(); }
+  int64_t idle_bytes() const override { return entries_.idle_bytes(); }
   // Evicts of them, in the order of KeepOrder, until all adapters hold no more than
   // `bytes`, or none is left.
   void evict_idle(int64_t bytes);
   void let_go(AdapterVersion* version);  // one of these
+  int64_t most_bytes() const override { return bytes() - entries_.pinned_bytes(); }
+  std::optional<CacheItem> next() override;
+  int64_t give_up(const char* reason) override;  // behind next()
 
   int64_t bytes() const { return versions_.bytes() + loading_bytes_; }  // of all versions, and granted to loads
   int64_t loading_bytes() const { return loading_bytes_; }
@@ -118,6 +133,7 @@ class AdapterCache {
   static bool gives_its_pinned(const AdapterEntry& replaced);
   size_t may_leave(uint64_t order);
   int64_t evictable_bytes(const AdapterEntry& entry);
+  bool beside_gives_first(int64_t bytes, const AdapterVersion* own);
   // For this load, of census().leaving or what it replaces; null: there is none.
   AdapterVersion* next_to_leave(const AdapterEntry& entry);
   AdapterVersion* version_of(const CacheItem& item) const;
@@ -129,6 +145,7 @@ class AdapterCache {
   const KeepOrder keep_;
   AdapterEntries& entries_;
   AdapterVersions& versions_;
+  Shelf* const beside_;
   Census census_;
   std::vector<Reservation> reservations_;
   TransferTimes load_times_;

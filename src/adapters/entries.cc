@@ -65,6 +65,14 @@ void AdapterEntries::set_pinned(AdapterEntry& entry, bool pinned) {
   pinned_bytes_ += entry.pinned_bytes();
 }
 
+void AdapterEntries::unwant(AdapterEntry& entry) {
+  if (entry.waiting == 0) return;
+  touch(entry);
+  std::erase(wanted_, &entry);
+  entry.wanted = UINT64_MAX;
+  entry.waiting = 0;
+}
+
 int64_t AdapterEntries::idle_bytes() const {
   int64_t sum = shown_idle_bytes_;
   for (const AdapterEntry* entry : changed_) sum += entry->idle_bytes() - entry->shown_idle_bytes;

@@ -114,6 +114,7 @@ class AdapterEntries {
   void begin_round();
   void want(AdapterEntry& entry, uint64_t order);
   std::span<AdapterEntry* const> wanted() const { return wanted_; }
+  void unwant(AdapterEntry& entry);  // nobody waits with it any more, before the next round
 
   // --- what is new
   void touch(AdapterEntry& entry);        // what is shown of it is another

@@ -298,6 +298,12 @@ void AdapterLoads::checked(const HeaderCheck& check) {
   remember(*entry, not_loaded(check.status.error(), entry->spec.label), stamp);
 }
 
+bool AdapterLoads::is_impatient() const {
+  const int64_t patient_since_ns = clock_.now_ns() - kRoomPatienceNs;
+  return std::any_of(active_.begin(), active_.end(),
+                     [&](const AdapterEntry* entry) { return entry->without_room_since_ns <= patient_since_ns; });
+}
+
 void AdapterLoads::check() const {
   size_t begun = 0;
   for (const AdapterEntry* entry : active_) {

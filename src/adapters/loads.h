@@ -43,6 +43,7 @@ struct RegistryOptions {
   bool strict = true;
   bool int8 = false;                              // AdapterLoadOptions::int8
   KeepOrder keep;                                 // who leaves first for another's room
+  Shelf* beside = nullptr;                        // that loads may take of; outlives the registry
   std::function<void(AdapterVersionId)> dropped;  // told of every version that leaves memory, just before; may be empty
 };
 
@@ -83,7 +84,8 @@ class AdapterLoads {
   std::span<AdapterEntry* const> active() const { return active_; }  // being loaded
   bool loading() const { return !active_.empty() || !jobs_.empty(); }
   bool waits_for_room() const { return !active_.empty() && jobs_.empty(); }  // behind pump()
-  uint64_t serial() const { return serial_; }                                // of failures
+  bool is_impatient() const;
+  uint64_t serial() const { return serial_; }  // of failures
   uint64_t loads() const { return loads_; }
   int64_t load_bytes() const { return load_bytes_; }  // in memory, of those that ended well
   uint64_t failures() const { return failures_; }

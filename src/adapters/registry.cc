@@ -20,7 +20,7 @@ AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& lo
                               if (owner != nullptr) entries_.touch(*owner);
                             },
                         .leaving = [this](const AdapterVersion& version) { on_leaving(version); }}),
-      cache_(ledger, clock, log, options_.keep, entries_, versions_),
+      cache_(ledger, clock, log, options_.keep, entries_, versions_, options_.beside),
       loads_(clock, log, options_, std::move(start_load), entries_, versions_, cache_, replies_) {}
 
 std::string AdapterRegistry::label(AdapterSourceId source) const {
@@ -207,10 +207,21 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
 
 bool AdapterRegistry::is_starved() const {
   if (!loads_.waits_for_room()) return false;
+  if (options_.beside != nullptr && options_.beside->most_bytes() > options_.beside->idle_bytes()) return false;
   const int64_t room_bytes = ledger_.available_bytes(MemoryUse::kAdapters);
   if (ledger_.available_after_loans_bytes(MemoryUse::kAdapters) > room_bytes) return false;  // it comes back
   const auto used = [](const auto& one) { return one.second->pins > 0; };
   return std::none_of(versions_.all().begin(), versions_.all().end(), used);
+}
+
+void AdapterRegistry::unwant(AdapterSourceId source) {
+  AdapterEntry* const entry = entries_.find(source);
+  if (entry != nullptr && entry->version != nullptr && entry->stage == AdapterStage::kIdle) entries_.unwant(*entry);
+}
+
+double AdapterRegistry::missing_load_s(const std::array<uint8_t, 32>& digest) const {
+  if (versions_.has(digest) || loads_.loads() == 0) return 0;
+  return cache_.load_s(loads_.load_bytes() / static_cast<int64_t>(loads_.loads()));
 }
 
 bool AdapterRegistry::is_retired(AdapterVersionId version) const {

@@ -95,6 +95,9 @@ class AdapterRegistry {
   // Of a request that waits for something else than its adapters: they leave for no
   // younger load.
   void want(const AdapterNeeds& needs, uint64_t order) { wait_for(needs, order); }
+  // Outside of a round: nobody waits with the source any more. One that is being loaded
+  // stays wanted until the next round.
+  void unwant(AdapterSourceId source);
   // What keeping a version is worth; of one in memory.
   CacheItem item_of(AdapterVersionId version) const;
   AdapterClaim claim(AdapterVersionId version) { return versions_.claim(version); }
@@ -121,6 +124,12 @@ class AdapterRegistry {
 
   // --- another memory budget: AdapterCache
   int64_t idle_bytes() const { return cache_.idle_bytes(); }
+  Shelf& idle_adapters() { return cache_; }
+  // What whoever needs a version with this digest waits for: 0 where one is in memory,
+  // else about what a load takes.
+  double missing_load_s(const std::array<uint8_t, 32>& digest) const;
+  // A load has waited for room longer than kRoomPatienceNs.
+  bool is_impatient() const { return loads_.is_impatient(); }
   void evict_idle(int64_t bytes) { cache_.evict_idle(bytes); }
   // Leaves memory, if it is there and nobody uses it and it is not pinned.
   void let_go_unused(AdapterSourceId source);

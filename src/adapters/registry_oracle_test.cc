@@ -281,12 +281,14 @@ struct NaiveRegistry {
     name.without_room_since_ns = INT64_MAX;
     return bytes;
   }
-  // All uses fall into one window.
+  // All uses fall into one window, and nobody is idle for longer.
   CacheItem item_of(const Version& version) const {
+    const double window_s = static_cast<double>(RecentUses::kWindowNs) * 1e-9;
     return {.id = version.id,
             .bytes = version.bytes,
             .last_use_ns = version.last_use_ns,
-            .uses_per_s = version.owner->uses / (static_cast<double>(RecentUses::kWindowNs) * 1e-9),
+            .uses_per_s = version.owner->uses / window_s,
+            .expected_per_s = std::max(version.owner->uses / window_s, 0.5 / window_s),
             .recreate_s = load_times.predict_s(version.bytes),
             .wanted = version.owner->wanted};
   }

@@ -22,7 +22,8 @@ struct Rounds {
   RegistryWorld world;
   std::map<std::string, std::vector<AdapterPin>> pins;
 
-  explicit Rounds(int64_t adapter_bytes, RegistryOptions options = {}) : world(adapter_bytes, options) {}
+  explicit Rounds(int64_t adapter_bytes, RegistryOptions options = {}, Ledger* ledger = nullptr)
+      : world(adapter_bytes, options, ledger) {}
 
   void put(const std::string& name, int64_t bytes) {
     world.put("/" + name, bytes);
@@ -131,6 +132,92 @@ TEST(RegistryRoom, WhatIsLentIsWaitedFor) {
     EXPECT_EQ(world.use(wanted, pins, error), AcquireOutcome::kReady) << error.message;
     EXPECT_EQ(world.registry->counters().failures, 1u);
   }
+}
+
+// The KV cache's part of a memory, by hand: extents of 50,000 bytes.
+struct OtherShelf final : Shelf {
+  static constexpr int64_t kExtent = 50'000;
+  Ledger& ledger;
+  Grant grant;
+  int64_t used = 0;       // of the grant; the rest can be had
+  double uses_per_s = 0;  // each saves a second
+
+  OtherShelf(Ledger& ledger, int64_t bytes) : ledger(ledger), grant(*ledger.try_grant(MemoryUse::kKv, bytes)) {}
+  int64_t idle_bytes() const override { return grant.bytes() - used; }
+  int64_t most_bytes() const override { return grant.bytes(); }
+  std::optional<CacheItem> next() override {
+    if (idle_bytes() == 0) return std::nullopt;
+    return CacheItem{.bytes = std::min(kExtent, idle_bytes()), .expected_per_s = uses_per_s, .recreate_s = 1};
+  }
+  int64_t give_up(const char*) override {
+    const int64_t bytes = std::min(kExtent, idle_bytes());
+    grant.shrink_to(grant.bytes() - bytes);
+    return bytes;
+  }
+};
+
+// 500,000 bytes, of which the other shelf has 300,000.
+struct Shared {
+  Ledger ledger{500'000};
+  OtherShelf other{ledger, 300'000};
+  Rounds rounds;
+  explicit Shared(int64_t adapter_bytes) : rounds(adapter_bytes, {.beside = &other}, &ledger) {}
+};
+
+TEST(RegistryRoom, ALoadTakesOfTheShelfBesideWhatIsWorthLess) {
+  Shared shared(500'000);
+  Rounds& rounds = shared.rounds;
+  rounds.world.clock.advance_ns(1000);
+  for (const char* name : {"a", "b", "c"}) rounds.put(name, 100'000);
+  rounds.use("a");
+  rounds.pins["a"].clear();
+  rounds.use("b");
+  rounds.pins["b"].clear();
+  EXPECT_EQ(resident(*rounds.world.registry), "a b ");
+  const int64_t had = shared.other.grant.bytes();
+  EXPECT_LT(had, 300'000);
+  shared.other.uses_per_s = 1000;
+  rounds.use("c");
+  EXPECT_EQ(resident(*rounds.world.registry), "b c ") << "a saves less time than what is beside";
+  EXPECT_EQ(shared.other.grant.bytes(), had);
+}
+
+TEST(RegistryRoom, NobodyGivesInVainAndWhatTheOtherUsesIsWaitedFor) {
+  Shared shared(500'000);
+  Rounds& rounds = shared.rounds;
+  rounds.put("large", 350'000);
+  rounds.put("huge", 450'000);
+  shared.other.used = 200'000;
+  rounds.run({"large"});
+  EXPECT_FALSE(rounds.ready("large")) << "there are 300,000";
+  EXPECT_EQ(shared.other.grant.bytes(), 300'000);
+  EXPECT_FALSE(rounds.world.registry->is_starved()) << "the other's users will end";
+  EXPECT_FALSE(rounds.world.registry->is_impatient());
+  rounds.world.clock.advance_ns(kRoomPatienceNs);
+  EXPECT_TRUE(rounds.world.registry->is_impatient());
+  shared.other.used = 0;
+  rounds.run({"large"});
+  EXPECT_TRUE(rounds.ready("large"));
+  EXPECT_FALSE(rounds.world.registry->is_impatient());
+  rounds.pins.clear();
+  rounds.world.ledger.set_cap(MemoryUse::kAdapters, 400'000);
+  Error error;
+  std::vector<AdapterPin> pins;
+  EXPECT_EQ(rounds.world.use("huge", pins, error), AcquireOutcome::kFailed);
+  EXPECT_NE(error.message.find("at most 390.6 KiB"), std::string::npos) << error.message;
+}
+
+TEST(RegistryRoom, BeyondTheirOwnPartAdaptersGoThemselves) {
+  Shared shared(450'000);
+  Rounds& rounds = shared.rounds;
+  rounds.world.clock.advance_ns(1000);
+  for (const char* name : {"a", "b"}) rounds.put(name, 150'000);
+  rounds.use("a");
+  rounds.pins["a"].clear();
+  rounds.use("b");
+  rounds.put("c", 200'000);
+  rounds.use("c");
+  EXPECT_EQ(resident(*rounds.world.registry), "b c ") << "the other is worth less, and its room would not help";
 }
 
 TEST(RegistryRoom, AsInt8AnAdapterThatIsSmallerThanItsFileNeedsItsOwnRoomOnly) {

@@ -27,7 +27,8 @@ struct RegistryWorld {
   };
   std::map<std::string, File> files;
   std::deque<LoadJob> jobs;
-  Ledger ledger{1 << 20};
+  Ledger own_ledger{1 << 20};
+  Ledger& ledger;
   ManualClock clock;
   struct Log final : LogSink {
     std::vector<std::string> warnings;
@@ -42,7 +43,9 @@ struct RegistryWorld {
   std::map<AdapterSourceId, std::string> shown;
   std::unique_ptr<AdapterRegistry> registry;
 
-  explicit RegistryWorld(int64_t adapter_bytes = 1 << 20, RegistryOptions options = {}) {
+  // `shared`: the ledger, where others have a part of it; null: one of its own.
+  explicit RegistryWorld(int64_t adapter_bytes = 1 << 20, RegistryOptions options = {}, Ledger* shared = nullptr)
+      : ledger(shared != nullptr ? *shared : own_ledger) {
     ledger.set_cap(MemoryUse::kAdapters, adapter_bytes);
     registry = std::make_unique<AdapterRegistry>(ledger, clock, log, options, [this](LoadJob&& job) {
       jobs.push_back(std::move(job));

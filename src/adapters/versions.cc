@@ -63,6 +63,7 @@ AdapterVersion& AdapterVersions::add(AdapterEntry& owner, std::string label, std
   version->grant.shrink_to(version->adapter->bytes);
   version->last_use_ns = clock_.now_ns();
   bytes_ += version->grant.bytes();
+  ++digests_[version->adapter->digest];
   const auto [added, is_new] = versions_.emplace(id, std::move(version));
   CHECK(is_new);
   return *added->second;
@@ -122,6 +123,7 @@ void AdapterVersions::leave(AdapterVersion& version) {
   bytes_ -= version.grant.bytes();
   CHECK(bytes_ >= 0);
   events_.leaving(version);
+  if (const auto digest = digests_.find(version.adapter->digest); --digest->second == 0) digests_.erase(digest);
   versions_.erase(version.adapter->version.value);
 }
 
@@ -133,6 +135,7 @@ void AdapterVersions::check() const {
     CHECK(version->grant.bytes() == version->adapter->bytes);
     CHECK(!version->retired() || version->pins + version->claims > 0);
     CHECK(version->retired() || version->unload_tickets.empty());
+    CHECK(has(version->adapter->digest));
     sum_bytes += version->grant.bytes();
   }
   CHECK(sum_bytes == bytes_);

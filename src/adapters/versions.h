@@ -114,6 +114,7 @@ class AdapterVersions {
   void evict(AdapterVersion& version);
 
   const std::unordered_map<uint64_t, std::unique_ptr<AdapterVersion>>& all() const { return versions_; }  // by id
+  bool has(const std::array<uint8_t, 32>& digest) const { return digests_.count(digest) != 0; }           // in memory
   int64_t bytes() const { return bytes_; }
   void check() const;
 
@@ -128,6 +129,7 @@ class AdapterVersions {
   const Clock& clock_;
   const AdapterVersionEvents events_;
   std::unordered_map<uint64_t, std::unique_ptr<AdapterVersion>> versions_;
+  std::map<std::array<uint8_t, 32>, int32_t> digests_;  // of these, and how many have it
   int64_t bytes_ = 0;
   uint64_t next_id_ = 1;
 };

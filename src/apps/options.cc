@@ -237,6 +237,7 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
       .add_option("--adapter-memory", flags.adapter_memory,
                   "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
       ->group(group);
+  add_memory_sharing_option(command, flags.host.engine.memory_sharing)->group(group);
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
   add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
   add_predict_length_option(command, flags.host.engine.scheduling.prediction)->group(group);
@@ -390,6 +391,15 @@ void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, con
       ->check(CLI::Range(0.0, 1e6))
       ->default_str("0.45,0.1,0.45")
       ->group(group);
+}
+CLI::Option* add_memory_sharing_option(CLI::App& command, MemorySharing& sharing) {
+  return command
+      .add_option("--memory-sharing", sharing,
+                  "what is left beside weights: fixed (the KV cache and adapters keep the shares that they have at "
+                  "start) or joint (those are floors, and whoever saves more time with it has the rest)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, MemorySharing>{{"fixed", MemorySharing::kFixed}, {"joint", MemorySharing::kJoint}}))
+      ->default_str("fixed");
 }
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy) {
   return command

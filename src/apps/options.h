@@ -67,6 +67,7 @@ Status parse_size(const std::string& flag, const std::string& text, int64_t& byt
 Status parse_weight_quant(const std::string& text, std::optional<DType>& quantise);
 // --adapter-cache and --adapter-cache-weights.
 void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group = {});
+CLI::Option* add_memory_sharing_option(CLI::App& command, MemorySharing& sharing);
 // --schedule-policy and --predict-length.
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy);
 CLI::Option* add_predict_length_option(CLI::App& command, LengthPrediction& prediction);

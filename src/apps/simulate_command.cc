@@ -14,8 +14,8 @@ namespace loralei {
 namespace {
 
 struct SimulateFlags {
-  std::string profile, workload, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, json, html,
-      predict_length = "history";
+  std::string profile, workload, memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, json,
+      html, predict_length = "history";
   double step_time_ms = 0, slo_first_ms = 0;
   bool no_prefix_cache = false;
   sim::SimulationOptions options;
@@ -44,6 +44,7 @@ Status finish_options(SimulateFlags& flags) {
   EngineOptions& engine = flags.options.replica.engine;
   engine.prefix_cache = !flags.no_prefix_cache;
   engine.step_time_ns = static_cast<int64_t>(flags.step_time_ms * 1e6);
+  TRY(parse_size("--memory-budget", flags.memory_budget, engine.memory_budget_bytes));
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, engine.kv_cache_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, engine.adapter_bytes));
   TRY(parse_size("--host-adapter-memory", flags.host_adapter_memory, engine.host_adapter_bytes));
@@ -107,6 +108,9 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
       ->check(CLI::Range(0.0, 1e6));
   command.add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes (default: the profile's)");
   command.add_option("--adapter-memory", flags.adapter_memory, "bytes where steps use them (default: the profile's)");
+  command.add_option("--memory-budget", flags.memory_budget,
+                     "with --memory-sharing joint: bytes for both together (default: their sum)");
+  add_memory_sharing_option(command, engine.memory_sharing);
   command.add_option("--host-adapter-memory", flags.host_adapter_memory,
                      "beside a device: bytes in host memory (default: the profile's)");
   add_adapter_keeping_options(command, engine.adapter_keeping);

@@ -31,6 +31,7 @@
 #include "base/result.h"
 #include "kv/block_times.h"
 #include "memory/keep_order.h"
+#include "memory/shelf.h"
 #include "sampling/params.h"
 #include "sched/scheduling.h"
 #include "sched/wait_times.h"
@@ -183,6 +184,9 @@ struct EngineStats : MemoryShares {  // the host's
   // Used: leased by running sequences. Cached: free to evict.
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
   BlockTimes kv_block_times;
+  // What KV and adapters have for sure, and who gave to whom beyond that.
+  int64_t kv_floor_bytes = 0, adapter_floor_bytes = 0;
+  GivenBytes given;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t squashes = 0;  // of preemptions: of those that had passed others and ran longer than they were to
   uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
@@ -236,6 +240,12 @@ struct AdapterKeeping {
   static AdapterKeeping none() { return {.keeps = false}; }
 };
 
+// Memory that nobody needs now (engine/kv_room.h).
+enum class MemorySharing : uint8_t {
+  kFixed,  // KV and adapters keep the shares that they have at start
+  kJoint,  // these are floors; the rest has whoever gets more out of it. Not on a device.
+};
+
 inline constexpr int64_t kStepTimeUnbounded = INT64_MAX;
 
 struct EngineOptions {
@@ -248,6 +258,7 @@ struct EngineOptions {
   // 0: what max_model_len x max_sequences needs, at most half of available memory after
   // the weights.
   int64_t kv_cache_bytes = 0;
+  MemorySharing memory_sharing = MemorySharing::kFixed;  // of what is not stated
   AdapterKeeping adapter_keeping;
   SchedulingOptions scheduling;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left

@@ -364,8 +364,14 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   }
   const int64_t max_model_len = std::min(length, capacity);
   const int64_t available = parts.ledger->available_bytes(MemoryUse::kAdapters);
-  parts.ledger->set_cap(MemoryUse::kAdapters,
-                        options.adapter_bytes > 0 ? options.adapter_bytes : default_adapter_bytes(available));
+  const int64_t adapters = options.adapter_bytes > 0 ? options.adapter_bytes : default_adapter_bytes(available);
+  const JointMemory joint = parts.memory.joint;
+  parts.ledger->set_cap(
+      MemoryUse::kAdapters,
+      joint.adapters ? joint_adapter_bytes(available, adapters, parts.ledger->budget_bytes()) : adapters);
+  loop.joint_kv = joint.kv;
+  loop.adapter_floor_bytes = adapters;
+  loop.reserve_part = kReservePart;
 
   static_cast<EngineContext&>(loop) = parts;
   if (loop.eos.empty()) loop.eos = config.eos;

@@ -144,10 +144,10 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
     TRY_ASSIGN(shares, shares_of(budget, room.idle_adapter_bytes));  // now that it is known what a pass reads
   }
   const int64_t before = ledger.budget_bytes(), block_bytes = parts.plan.kv_bytes / parts.plan.kv_blocks;
-  const auto kv_before = static_cast<int32_t>(ledger.used_bytes(MemoryUse::kKv) / block_bytes);
+  const auto kv_now = static_cast<int32_t>(ledger.used_bytes(MemoryUse::kKv) / block_bytes);
   if (budget > before) CHECK(ledger.set_budget(budget));
   room.shrink_adapters(shares.adapter_bytes);
-  if (shares.kv_blocks < kv_before) CHECK(room.resize_kv(shares.kv_blocks));  // only growing can be refused
+  if (shares.kv_blocks < kv_now) CHECK(room.resize_kv(shares.kv_blocks));  // only growing can be refused
   Status status;
   const int64_t weights_before = weights.resident_bytes();
   if (shares.weight_bytes < weights.whole_bytes() || weights.resident_bytes() < weights.whole_bytes())
@@ -159,7 +159,7 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
       !status.ok() && (budget > before ? weights_now <= weights_before : weights_now == weights_before);
   const bool held = !in_vain && weights_now <= shares.weight_bytes && ledger.set_budget(budget);
   // In vain: everything as it was, but for prefixes and idle adapters evicted.
-  const int32_t kv_blocks = held ? shares.kv_blocks : kv_before;
+  const int32_t kv_blocks = held ? shares.kv_blocks : room.kv_blocks;
   if (const Status grown = room.resize_kv(kv_blocks); !grown.ok())
     log.log(LogLevel::kWarning, "The KV cache stays smaller than it might be: " + grown.error().message);
   if (!held) {
@@ -171,8 +171,11 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
   // What a resident model leaves is shared as at start.
   const bool stated = parts.options.engine.adapter_bytes > 0;
   const int64_t held_bytes = ledger.used_bytes(MemoryUse::kAdapters), left = budget - ledger.used_bytes() + held_bytes;
-  ledger.set_cap(MemoryUse::kAdapters, stated || weights.streams() ? shares.adapter_bytes
-                                                                   : std::max(held_bytes, default_adapter_bytes(left)));
+  const int64_t floor =
+      stated || weights.streams() ? shares.adapter_bytes : std::max(held_bytes, default_adapter_bytes(left));
+  room.set_adapter_floor(floor);
+  ledger.set_cap(MemoryUse::kAdapters,
+                 joint_memory(parts.options.engine).adapters ? joint_adapter_bytes(left, floor, budget) : floor);
   log_budget(ledger, log);
   log_lines(log, LogLevel::kInfo, weights.describe());
   if (!status.ok())

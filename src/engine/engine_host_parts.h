@@ -20,6 +20,7 @@
 #include "engine/packed_mender.h"
 #include "engine/process_share.h"
 #include "engine/request_budget.h"
+#include "engine/start.h"
 #include "model/model.h"
 #include "weights/weight_store.h"
 
@@ -78,6 +79,8 @@ struct StreamShares {
   int64_t adapters = 0;
   int64_t weights = 0;  // locked and window
 };
+
+JointMemory joint_memory(const EngineOptions& options);
 
 // What the options ask of the KV cache and of adapters.
 MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes);

@@ -58,7 +58,11 @@ void EngineLoop::watch_memory() {
   if (!parts_.watch_memory || now_ns - memory_watched_ns_ < kMemoryWatchNs) return;
   if (tier_ != nullptr && std::exchange(steps_watched_, steps_) == steps_) return;
   memory_watched_ns_ = now_ns;
-  memory_moves_ = parts_.watch_memory([this](int64_t bytes) { registry_.evict_idle(bytes); });
+  memory_moves_ = parts_.watch_memory([this](int64_t bytes) {
+    const int64_t before = parts_.ledger->used_bytes(MemoryUse::kAdapters);
+    registry_.evict_idle(bytes + kv_room_.give_back(before - bytes));
+    kv_room_.count_adapters_to_others(before - parts_.ledger->used_bytes(MemoryUse::kAdapters));
+  });
   room_changed();
 }
 
@@ -191,9 +195,15 @@ void EngineLoop::receive(const BudgetReady& ready) {
     output_->replies.push_back({.ticket = command.ticket, .status = ready.prepared});
     return room_changed();  // what prepare() had borrowed
   }
-  const RoomMaker room{.resize_kv = [this](int32_t blocks) { return resize_kv(blocks); },
+  const RoomMaker room{.resize_kv = [this](int32_t blocks) -> Status {
+                         TRY(resize_kv(blocks));
+                         kv_room_.set_floor(blocks);
+                         return {};
+                       },
                        .idle_adapter_bytes = registry_.idle_bytes(),
-                       .shrink_adapters = [this](int64_t bytes) { registry_.evict_idle(bytes); }};
+                       .shrink_adapters = [this](int64_t bytes) { registry_.evict_idle(bytes); },
+                       .set_adapter_floor = [this](int64_t bytes) { kv_room_.set_adapter_floor(bytes); },
+                       .kv_blocks = kv_room_.floor_blocks()};
   Status changed = parts_.set_budget(command.budget_bytes, room);
   if (!changed.ok()) ask_ready();  // weights that could not be read, perhaps
   tell_adapters(*output_);         // who had to leave

@@ -60,7 +60,10 @@ void EngineLoop::count_waiting(Request& request, bool waits) {
     int32_t& count = waiting_by_source_[source];
     count += waits ? 1 : -1;
     CHECK(count >= 0);
-    if (count == 0) waiting_by_source_.erase(source);
+    if (count == 0) {
+      waiting_by_source_.erase(source);
+      if (kv_room_.joint()) registry_.unwant(source);  // KvRoom asks between rounds
+    }
     registry_.touch(source);
   }
 }

@@ -33,6 +33,7 @@ void fill_shares(const Ledger& ledger, int64_t adapter_bytes, MemoryShares& shar
 EngineLoop::EngineLoop(LoopParts parts)
     : parts_(std::move(parts)),
       tier_(parts_.executor->device_tier()),
+      kv_room_(kv_room_parts()),
       registry_(*parts_.ledger, *parts_.clock, *parts_.log, registry_options(), parts_.start_load),
       planner_(plan_options()),
       times_(parts_.step_time_ns, parts_.step_tokens),
@@ -70,6 +71,7 @@ PlanOptions EngineLoop::plan_options() const {
 RegistryOptions EngineLoop::registry_options() {
   RegistryOptions options = parts_.registry;
   options.keep = KeepOrder(parts_.adapter_keeping.policy, parts_.adapter_keeping.weights);
+  options.beside = kv_room_.joint() ? &kv_room_ : nullptr;
   options.dropped = [this](AdapterVersionId version) {
     parts_.executor->withdraw(version);
     ranks_.withdraw(version);
@@ -163,6 +165,9 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.kv_blocks_cached = kv.cached();
   stats.kv_blocks_used = kv.total() - kv.available();
   stats.kv_block_times = kv.times();
+  stats.kv_floor_bytes = kv_room_.floor_blocks() * parts_.kv_block_bytes;
+  stats.adapter_floor_bytes = kv_room_.adapter_floor_bytes();
+  stats.given = kv_room_.given();
   fill_shares(*parts_.ledger, registry_.bytes(), stats);
   stats.device = parts_.device;
   if (parts_.device_ledger != nullptr)

@@ -44,6 +44,7 @@
 #include "engine/api.h"
 #include "engine/batch_slot.h"
 #include "engine/executor.h"
+#include "engine/kv_room.h"
 #include "engine/mailbox.h"
 #include "engine/mask_work.h"
 #include "engine/request.h"
@@ -63,7 +64,10 @@ namespace loralei {
 struct LoopParts : EngineContext {
   Executor* executor = nullptr;
   std::unique_ptr<KvCache> kv;
-  int64_t kv_block_bytes = 0;            // of one block, wherever its bytes are
+  int64_t kv_block_bytes = 0;  // of one block, wherever its bytes are
+  bool joint_kv = false;       // KvRoomParts, and the next two
+  int64_t adapter_floor_bytes = 0;
+  int32_t reserve_part = 0;
   std::shared_ptr<ByteBudget> requests;  // their memory; null: all there is
   std::function<bool(LoadJob&&)> start_load;
   std::function<Status(int64_t budget_bytes, const RoomMaker& room)> set_budget;
@@ -200,6 +204,9 @@ class EngineLoop {
   void stand_down(Sequence& sequence);
   void preempt(Sequence& sequence);
   Status resize_kv(int32_t blocks);
+  KvRoomParts kv_room_parts();
+  KvWorth kv_worth() const;
+  void fit_kv();
   const StepBatch& begin_step();
   void lose(const Error& error);
   void end_if_lost();
@@ -240,6 +247,7 @@ class EngineLoop {
   bool brings_ahead_ = false;                               // prefetch() asks for room, not a request
   TransferTimes upload_times_;
   DeviceTierStats uploads_seen_;  // by upload_times_
+  KvRoom kv_room_;
   AdapterRegistry registry_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unordered_map<SeqId, Sequence*> sequences_;

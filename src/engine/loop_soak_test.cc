@@ -63,12 +63,30 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
   EXPECT_EQ(world.executor.chosen > 0, chooses && !drafts);  // drafts are made likely by bias, which the host adds
 }
 
+const int64_t kBlockBytes = [] {
+  const ModelConfig config = fake_config();
+  return kv_block_bytes({config.layers, config.kv_heads, config.head_dim, DType::kF32});
+}();
+
+void set_policies(WorldOptions& setup, uint64_t seed) {
+  if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
+  setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 20};
+  if (seed % 5 != 2) return;
+  setup.joint = true;
+  setup.adapter_bytes = 110000;  // of the largest, and a little
+  setup.blocks = 10;
+  setup.blocks_max = 200;
+  setup.adapter_keeping.policy = seed % 2 == 0 ? KeepPolicy::kDensity : KeepPolicy::kLru;
+  setup.memory_bytes = setup.blocks * kBlockBytes + setup.adapter_bytes;
+  setup.adapter_floor_bytes = setup.adapter_bytes / 10;
+}
+
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory
 // for all, replaced versions, activated ones among them, preemption, a KV cache that
 // shrinks and grows, in half of the runs speculation on texts of few words, requests that
 // are held for a while, in a third an executor that chooses tokens where nothing but
-// logits is needed, in a quarter adapters that leave behind their last request, and every
-// policy of scheduling.
+// logits is needed, in a quarter adapters that leave behind their last request, every
+// policy of scheduling, and in a fifth KV and adapters that share their memory.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   struct {
     int drafting = 0, choosing = 0;
@@ -81,8 +99,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
     setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
     setup.prefix_cache = random.below(4) != 0;
-    if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
-    setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 20};
+    set_policies(setup, seed);
     const bool drafts = seed % 2 == 0;
     if (drafts) setup.speculate = Speculation::kLookup;
     if (drafts) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));

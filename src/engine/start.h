@@ -15,6 +15,7 @@
 // there (Executor::kv_blocks) and the engine counts their ids only.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <stop_token>
@@ -51,7 +52,20 @@ struct RoomMaker {
   // Those go, in their order of eviction, until all adapters hold no more, or none
   // of them is left.
   std::function<void(int64_t bytes)> shrink_adapters;
+  std::function<void(int64_t bytes)> set_adapter_floor;  // KvRoom's
+  int32_t kv_blocks = 0;                                 // of the KV cache's floor
 };
+
+// Of KV and adapters, who may have more than it has at start (engine/kv_room.h).
+struct JointMemory {
+  bool kv = false, adapters = false;
+};
+// Of the budget one part in so many stays free for what cannot ask.
+inline constexpr int32_t kReservePart = 32;
+// What adapters may have of so much that is left for them and the reserve.
+inline constexpr int64_t joint_adapter_bytes(int64_t left_bytes, int64_t floor_bytes, int64_t budget_bytes) {
+  return std::max(floor_bytes, left_bytes - budget_bytes / kReservePart);
+}
 
 // How another memory budget is made true; empty functions: it cannot be changed.
 struct MemoryControl {
@@ -64,6 +78,7 @@ struct MemoryControl {
   // to do; empty: not asked.
   // True: again in a second even if there is nothing to do.
   std::function<bool(const std::function<void(int64_t bytes)>& shrink_adapters)> watch;  // RoomMaker's
+  JointMemory joint;
   int32_t kv_blocks_max = 0;  // addresses are set aside for so many, if that is more than the cache starts with
 };
 

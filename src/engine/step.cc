@@ -211,7 +211,7 @@ int64_t EngineLoop::tokens_total() const {
   const int64_t adapters =
       tier_ != nullptr ? tier_->bytes_max()
                        : std::min(parts_.ledger->cap_bytes(MemoryUse::kAdapters), parts_.ledger->budget_bytes());
-  return int64_t{parts_.kv->total()} * kKvBlockTokens + adapters / kv_bytes_per_token();
+  return int64_t{kv_room_.floor_blocks()} * kKvBlockTokens + adapters / kv_bytes_per_token();
 }
 
 // Now and then the queues are others: everybody has another place.
@@ -275,6 +275,7 @@ bool EngineLoop::plan() {
   lay_out_queues();
   squash_late();
   if (running_.empty() && admission_.empty()) return false;
+  fit_kv();
   running_states_.clear();
   for (Sequence* sequence : running_) {
     const auto blocks = static_cast<int32_t>(sequence->lease.blocks().size());
@@ -285,6 +286,7 @@ bool EngineLoop::plan() {
                   .running = running_states_,
                   .blocks_available = kv.available(),
                   .blocks_total = kv.total(),
+                  .blocks_for_new = kv_room_.blocks_for_new(),
                   .rows = prefill_rows(),
                   .row_shares = scheduling_.row_shares()});
   offer_waiting();
@@ -327,6 +329,7 @@ void EngineLoop::preempt(Sequence& sequence) {
 void EngineLoop::stand_down(Sequence& sequence) {
   if (scheduling_.has_queues()) scheduling_.give_back(sequence.standing);
   sequence.passes_until_ns = 0;
+  if (kv_room_.joint() && registry_.loading()) room_changed();  // a load may have what it leased
 }
 
 // The youngest make room, as for a step that is short of blocks.

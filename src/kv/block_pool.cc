@@ -25,9 +25,16 @@ BlockPool::BlockPool(int32_t blocks) : total_(blocks), capacity_(blocks), taken_
   list_free();
 }
 
-std::unique_ptr<BlockPool> BlockPool::create_ids(int32_t blocks) {
+std::unique_ptr<BlockPool> BlockPool::create_ids(int32_t blocks, const Counted& counted) {
   CHECK(blocks > 0);
-  return std::unique_ptr<BlockPool>(new BlockPool(blocks));
+  std::unique_ptr<BlockPool> pool(new BlockPool(blocks));
+  pool->capacity_ = std::max(blocks, counted.capacity);
+  if (counted.ledger == nullptr) return pool;
+  pool->block_bytes_ = counted.block_bytes;
+  auto grant = counted.ledger->try_grant(MemoryUse::kKv, counted.block_bytes * blocks);
+  CHECK(grant);
+  pool->grant_ = *std::move(grant);
+  return pool;
 }
 
 Result<std::unique_ptr<BlockPool>> BlockPool::create(const KvShape& shape, int32_t blocks, Ledger& ledger,
@@ -44,6 +51,7 @@ Result<std::unique_ptr<BlockPool>> BlockPool::create(const KvShape& shape, int32
   }
   std::unique_ptr<BlockPool> pool(new BlockPool(blocks));
   pool->grant_ = std::move(*grant);
+  pool->block_bytes_ = block_bytes;
   pool->capacity_ = std::max(blocks, capacity);
   auto reserved = HostBuffer::reserve(block_bytes * pool->capacity_);
   if (!reserved.ok()) {
@@ -93,7 +101,7 @@ Result<std::vector<int32_t>> BlockPool::resize(int32_t blocks) {
     return too_large("the KV cache cannot grow to " + std::to_string(blocks) +
                      " blocks: addresses were set aside for " + std::to_string(capacity_) + " when it started");
   }
-  const int64_t before = grant_.bytes(), bytes = view_.block_stride_bytes * blocks;
+  const int64_t before = grant_.bytes(), bytes = block_bytes_ * blocks;
   if (bytes > before && !grant_.grow_to(bytes)) {
     return too_large("the KV cache has " + format_bytes(before) + " and cannot grow to " + format_bytes(bytes) + " (" +
                      std::to_string(blocks) + " blocks): the memory budget does not have so much left for it");
@@ -103,13 +111,16 @@ Result<std::vector<int32_t>> BlockPool::resize(int32_t blocks) {
   for (int32_t block = blocks, place = 0; block < total_; ++block) {
     if (!is_taken(block)) continue;
     while (is_taken(place)) ++place;
-    std::memcpy(view_.slice(place, 0, 0), view_.slice(block, 0, 0), static_cast<size_t>(view_.block_stride_bytes));
+    if (view_.base != nullptr)
+      std::memcpy(view_.slice(place, 0, 0), view_.slice(block, 0, 0), static_cast<size_t>(block_bytes_));
     taken_[static_cast<size_t>(place)] = 1;
     names[static_cast<size_t>(block)] = place;
   }
-  if (Status resized = bytes_.resize(bytes); !resized.ok()) {
-    grant_.shrink_to(before);
-    return std::move(resized).error();
+  if (view_.base != nullptr) {
+    if (Status resized = bytes_.resize(bytes); !resized.ok()) {
+      grant_.shrink_to(before);
+      return std::move(resized).error();
+    }
   }
   grant_.shrink_to(bytes);
   total_ = blocks;
@@ -122,7 +133,7 @@ void BlockPool::check() const {
   int32_t taken = 0;
   for (const uint8_t flag : taken_) taken += flag;
   CHECK(taken + free() == total_ && total_ <= capacity_ && std::ssize(taken_) == total_);
-  CHECK(bytes() == bytes_.size_bytes() && bytes() == view_.block_stride_bytes * total_);
+  CHECK(bytes() == block_bytes_ * total_ && (view_.base == nullptr || bytes() == bytes_.size_bytes()));
   for (const int32_t block : free_) CHECK(!is_taken(block));
 }
 

@@ -46,15 +46,21 @@ class BlockPool {
   // Where the system refuses so many addresses, `blocks` is the most.
   static Result<std::unique_ptr<BlockPool>> create(const KvShape& shape, int32_t blocks, Ledger& ledger,
                                                    int32_t capacity = 0);
-  // Ids of blocks whose bytes are elsewhere: the view is empty, and their number stays.
-  // CHECKs blocks > 0.
-  static std::unique_ptr<BlockPool> create_ids(int32_t blocks);
+  // Ids of blocks whose bytes are elsewhere: the view is empty. With a ledger they count
+  // there, as blocks of so many bytes do. CHECKs blocks > 0, and that they have room.
+  struct Counted {
+    Ledger* ledger = nullptr;
+    int64_t block_bytes = 0;
+    int32_t capacity = 0;
+  };
+  static std::unique_ptr<BlockPool> create_ids(int32_t blocks, const Counted& counted);
 
   KvView view() const { return view_; }
   int32_t total() const { return total_; }
   int32_t capacity() const { return capacity_; }
   int32_t free() const { return static_cast<int32_t>(free_.size()); }
   int64_t bytes() const { return grant_.bytes(); }
+  int64_t block_bytes() const { return block_bytes_; }  // 0: of ids that count nowhere
 
   std::optional<int32_t> take();
   void give_back(int32_t block);
@@ -72,6 +78,7 @@ class BlockPool {
   void list_free();
 
   Grant grant_;
+  int64_t block_bytes_ = 0;
   HostBuffer bytes_;
   KvView view_;
   int32_t total_ = 0, capacity_ = 0;

@@ -5,7 +5,28 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace loralei {
+namespace {
+
+constexpr size_t kPartBytes = sizeof(KvIdentityPart::digest) + sizeof(uint32_t) + sizeof(int32_t);
+
+}  // namespace
+
+int32_t identity_adapters(const KvIdentity& identity) {
+  uint32_t count = 0;
+  std::memcpy(&count, identity->data(), sizeof count);
+  return static_cast<int32_t>(count);
+}
+
+std::array<uint8_t, 32> identity_digest(const KvIdentity& identity, int32_t index) {
+  CHECK(index >= 0 && index < identity_adapters(identity));
+  std::array<uint8_t, 32> digest{};
+  std::memcpy(digest.data(), identity->data() + sizeof(uint32_t) + static_cast<size_t>(index) * kPartBytes,
+              digest.size());
+  return digest;
+}
 
 KvIdentity KvIdentities::intern(std::span<const KvIdentityPart> parts, const std::string& cache_salt) {
   std::string key;

@@ -43,8 +43,9 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const KvShape& shape, int32_t b
   return std::unique_ptr<KvCache>(new KvCache(std::move(pool), prefix_cache, clock));
 }
 
-std::unique_ptr<KvCache> KvCache::create_ids(int32_t blocks, bool prefix_cache, const Clock& clock) {
-  return std::unique_ptr<KvCache>(new KvCache(BlockPool::create_ids(blocks), prefix_cache, clock));
+std::unique_ptr<KvCache> KvCache::create_ids(int32_t blocks, bool prefix_cache, const Clock& clock,
+                                             const BlockPool::Counted& counted) {
+  return std::unique_ptr<KvCache>(new KvCache(BlockPool::create_ids(blocks, counted), prefix_cache, clock));
 }
 
 KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const {
@@ -71,6 +72,8 @@ KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_
   for (int32_t block = 0; block < blocks; ++block) {
     node = tree_.find(node, block_identity(key, block), block_tokens(tokens, block));
     times_.reuse_gap.add(now_ns - tree_.used_ns(node));
+    tree_.count_find(node, now_ns);
+    ++found_;
     tree_.pin(node, now_ns);
     lease.blocks_.push_back(node);
   }
@@ -106,6 +109,7 @@ void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId>
     const int32_t equal = tree_.find(parent, identity, ids);
     if (equal == kNoNode) {
       tree_.insert(parent, identity, ids, id, clock_.now_ns());
+      ++stored_;
     } else {
       tree_.pin(equal, clock_.now_ns());
       pool_->give_back(id);
@@ -133,6 +137,39 @@ Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
     for (int32_t& block : lease->blocks_) block = names[static_cast<size_t>(block)];
   }
   return {};
+}
+
+// Of a block: its part of what having the whole prefix again takes.
+double KvCache::recreate_s(int32_t node, const KvWorth& worth) const {
+  const double rows_s = kKvBlockTokens * worth.row_s;
+  if (!worth.load_s) return rows_s;
+  return std::max(0.0, rows_s - worth.load_s(tree_.identity(node)) / tree_.depth(node));
+}
+
+CacheItem KvCache::idle_item(int32_t blocks, const KvWorth& worth) const {
+  CacheItem item = prefix_item(std::max(0, blocks - free()), worth);
+  item.bytes = blocks * block_bytes();
+  return item;
+}
+
+CacheItem KvCache::prefix_item(int32_t blocks, const KvWorth& worth) const {
+  CHECK(blocks >= 0 && blocks <= cached());
+  CacheItem item{.bytes = blocks * block_bytes()};
+  const int64_t now_ns = clock_.now_ns();
+  const double found_again = stored_ > 0 ? std::min(1.0, found_ / stored_) : 0;
+  double saved_s = 0;  // a second
+  int32_t node = tree_.first_to_go();
+  for (int32_t left = blocks; left > 0; --left, node = tree_.next_to_go(node)) {
+    const RecentUses& finds = tree_.finds(node);
+    const bool was_found = tree_.was_found(node);
+    const double expected = finds.expected_per_s(now_ns, tree_.used_ns(node)) * (was_found ? 1 : found_again);
+    item.uses_per_s += finds.per_s(now_ns);
+    item.expected_per_s += expected;
+    saved_s += expected * recreate_s(node, worth);
+    item.last_use_ns = std::max(item.last_use_ns, tree_.used_ns(node));
+  }
+  if (item.expected_per_s > 0) item.recreate_s = saved_s / item.expected_per_s;
+  return item;
 }
 
 void KvCache::evict() {

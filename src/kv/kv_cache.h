@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "kv/block_times.h"
 #include "kv/identity.h"
 #include "kv/radix_tree.h"
+#include "memory/keep_order.h"
 
 namespace loralei {
 
@@ -59,6 +61,14 @@ struct KvMatch {
   int32_t tokens() const { return blocks * kKvBlockTokens; }
 };
 
+// What having a prefix again takes: its rows are computed, less what whoever uses it
+// waits for anyway (the load of an adapter that is not in memory: a prefix saves no time
+// before its adapter is there; FASTLIBRA, arXiv 2505.03756).
+struct KvWorth {
+  double row_s = 0;                                 // of a row of a prompt
+  std::function<double(const KvIdentity&)> load_s;  // empty: nobody waits for one
+};
+
 class KvCache {
  public:
   // prefix_cache false: nothing is ever shared or kept. `clock` outlives the cache.
@@ -66,7 +76,8 @@ class KvCache {
   static Result<std::unique_ptr<KvCache>> create(const KvShape& shape, int32_t blocks, bool prefix_cache,
                                                  Ledger& ledger, const Clock& clock, int32_t capacity = 0);
   // Of blocks whose bytes are elsewhere (BlockPool::create_ids).
-  static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache, const Clock& clock);
+  static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache, const Clock& clock,
+                                             const BlockPool::Counted& counted = {});
 
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
   // the last token passes limit = size - 1.
@@ -88,8 +99,18 @@ class KvCache {
   // only: by the ledger or the system) it changes nothing.
   Status resize(int32_t blocks, std::span<KvLease* const> leases);
 
+  // What so many blocks of prefixes are worth that are evicted first, as one object. A
+  // use of one is that it is found again; of one that was not found yet that is expected
+  // as often as of others.
+  CacheItem prefix_item(int32_t blocks, const KvWorth& worth) const;
+  // And of so many blocks in all: those that nobody has go before any prefix.
+  CacheItem idle_item(int32_t blocks, const KvWorth& worth) const;
+
   KvView view() const { return pool_->view(); }
   int32_t total() const { return pool_->total(); }
+  int32_t capacity() const { return pool_->capacity(); }
+  int32_t free() const { return pool_->free(); }  // of nobody, nor a prefix
+  int64_t block_bytes() const { return pool_->block_bytes(); }
   int32_t available() const { return pool_->free() + tree_.unpinned(); }  // what reserve() could give
   int32_t cached() const { return tree_.unpinned(); }
   int32_t leased() const { return total() - available(); }
@@ -105,11 +126,13 @@ class KvCache {
       : pool_(std::move(pool)), tree_(pool_->total()), prefix_cache_(prefix_cache), clock_(clock) {}
   void release(KvLease& lease);
   void evict();
+  double recreate_s(int32_t node, const KvWorth& worth) const;
 
   std::unique_ptr<BlockPool> pool_;
   RadixTree tree_;
   KvIdentities identities_;
   BlockTimes times_;
+  double stored_ = 0, found_ = 0;  // blocks
   const bool prefix_cache_;
   const Clock& clock_;
 };

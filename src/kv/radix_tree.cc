@@ -49,6 +49,9 @@ void RadixTree::insert(int32_t parent, const KvIdentity& identity, std::span<con
   node.parent = parent;
   node.pins = 1;
   node.children = 0;
+  node.depth = parent == kNoNode ? 1 : depth(parent) + 1;
+  node.finds = {};
+  node.was_found = false;
   node.identity = identity;
   node.stored_ns = node.used_ns = now_ns;
   std::copy(tokens.begin(), tokens.end(), node.tokens.begin());

@@ -25,6 +25,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "kv/identity.h"
+#include "memory/recent_uses.h"
 
 namespace loralei {
 
@@ -46,6 +47,10 @@ class RadixTree {
   // Removes the least recently released unpinned leaf and returns its block; kNoNode when
   // everything is pinned.
   int32_t evict();
+  // Those that evict() would remove, in that order: the first, and the one after `node`;
+  // kNoNode: no more.
+  int32_t first_to_go() const { return oldest_; }
+  int32_t next_to_go(int32_t node) const { return nodes_[static_cast<size_t>(node)].newer; }
   // Another number of blocks; node i is names[i] from now on, which is below `blocks` for
   // those in the tree. [blocks before]
   void resize(int32_t blocks, std::span<const int32_t> names);
@@ -55,18 +60,29 @@ class RadixTree {
   int32_t pins(int32_t node) const { return nodes_[static_cast<size_t>(node)].pins; }
   int64_t stored_ns(int32_t node) const { return nodes_[static_cast<size_t>(node)].stored_ns; }  // evicted or not
   int64_t used_ns(int32_t node) const { return nodes_[static_cast<size_t>(node)].used_ns; }
+  const KvIdentity& identity(int32_t node) const { return nodes_[static_cast<size_t>(node)].identity; }
+  int32_t depth(int32_t node) const { return nodes_[static_cast<size_t>(node)].depth; }  // 1: below the root
+  // How often it was found.
+  const RecentUses& finds(int32_t node) const { return nodes_[static_cast<size_t>(node)].finds; }
+  bool was_found(int32_t node) const { return nodes_[static_cast<size_t>(node)].was_found; }  // ever
+  void count_find(int32_t node, int64_t now_ns) {
+    nodes_[static_cast<size_t>(node)].finds.add(now_ns);
+    nodes_[static_cast<size_t>(node)].was_found = true;
+  }
   bool contains(int32_t node) const { return nodes_[static_cast<size_t>(node)].in_tree; }
   void check() const;
 
  private:
   struct Node {
-    bool in_tree = false;
+    bool in_tree = false, was_found = false;
     int32_t parent = kNoNode;
     int32_t pins = 0;
     int32_t children = 0;
+    int32_t depth = 0;
     int32_t next_in_bucket = kNoNode;
     int32_t older = kNoNode, newer = kNoNode;  // eviction list
     int64_t stored_ns = 0, used_ns = 0;
+    RecentUses finds;
     KvIdentity identity;
     std::array<TokenId, kKvBlockTokens> tokens{};
   };

@@ -31,7 +31,7 @@ struct Scale {
 };
 
 double density(const CacheItem& item) {
-  return finite(item.uses_per_s) * finite(item.recreate_s) / static_cast<double>(std::max<int64_t>(1, item.bytes));
+  return finite(item.expected_per_s) * finite(item.recreate_s) / static_cast<double>(std::max<int64_t>(1, item.bytes));
 }
 
 }  // namespace
@@ -62,6 +62,12 @@ void KeepOrder::sort(std::span<CacheItem> items) const {
     if (policy_ != KeepPolicy::kLru && a.score != b.score) return a.score < b.score;
     return a.last_use_ns != b.last_use_ns ? a.last_use_ns < b.last_use_ns : a.id < b.id;
   });
+}
+
+bool is_worth_less(const CacheItem& a, const CacheItem& b) {
+  if (a.wanted != b.wanted) return a.wanted > b.wanted;
+  if (density(a) != density(b)) return density(a) < density(b);
+  return a.last_use_ns <= b.last_use_ns;
 }
 
 }  // namespace loralei

@@ -8,7 +8,7 @@
 //   kLru        when it was last used
 //   kChameleon  F * frequency + R * recency + S * size   (Chameleon, §4.1)
 //   kFairShare  the same with three equal weights        (Chameleon, §5.3)
-//   kDensity    uses_per_s * recreate_s / bytes: the seconds that a byte kept saves
+//   kDensity    expected_per_s * recreate_s / bytes: the seconds that a byte kept saves
 //               in a second
 //
 // Frequency, recency and size lie between 0 and 1, over the objects that are sorted
@@ -35,6 +35,7 @@ struct CacheItem {
   int64_t bytes = 0;
   int64_t last_use_ns = 0;
   double uses_per_s = 0;        // lately
+  double expected_per_s = 0;    // from now on (RecentUses::expected_per_s)
   double recreate_s = 0;        // what it takes to have it again
   uint64_t wanted = kUnwanted;  // the order of the oldest that waits with it
   double score = 0;             // KeepOrder::sort() writes it
@@ -57,5 +58,9 @@ class KeepOrder {
   KeepPolicy policy_;
   KeepWeights weights_;
 };
+
+// Of objects of different kinds `a` leaves first: by density, whatever the policy is
+// among those of a kind. (Ages say nothing there: one kind drives out the other.)
+bool is_worth_less(const CacheItem& a, const CacheItem& b);
 
 }  // namespace loralei

@@ -58,17 +58,17 @@ TEST(KeepOrder, ThePapersScoreIsWhatItSays) {
 }
 
 TEST(KeepOrder, DensityIsWhatAByteKeptSaves) {
-  const std::vector<CacheItem> items = {{.id = 0, .bytes = 100, .uses_per_s = 1, .recreate_s = 1},    // 0.01
-                                        {.id = 1, .bytes = 1000, .uses_per_s = 1, .recreate_s = 5},   // 0.005
-                                        {.id = 2, .bytes = 10, .uses_per_s = 0.5, .recreate_s = 1}};  // 0.05
+  const std::vector<CacheItem> items = {{.id = 0, .bytes = 100, .expected_per_s = 1, .recreate_s = 1},    // 0.01
+                                        {.id = 1, .bytes = 1000, .expected_per_s = 1, .recreate_s = 5},   // 0.005
+                                        {.id = 2, .bytes = 10, .expected_per_s = 0.5, .recreate_s = 1}};  // 0.05
   EXPECT_EQ(order(KeepOrder(KeepPolicy::kDensity), items), "bac");
 }
 
 TEST(KeepOrder, NumbersThatAreNoneCountAsNothing) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   for (const KeepPolicy policy : {KeepPolicy::kFairShare, KeepPolicy::kChameleon, KeepPolicy::kDensity}) {
-    std::vector<CacheItem> items = {{.id = 0, .bytes = 0, .uses_per_s = nan, .recreate_s = inf},
-                                    {.id = 1, .bytes = 5, .uses_per_s = 1, .recreate_s = 1}};
+    std::vector<CacheItem> items = {{.id = 0, .bytes = 0, .uses_per_s = nan, .expected_per_s = nan, .recreate_s = inf},
+                                    {.id = 1, .bytes = 5, .uses_per_s = 1, .expected_per_s = 1, .recreate_s = 1}};
     KeepOrder(policy).sort(items);
     EXPECT_EQ(items[0].id, 0u);
     EXPECT_EQ(items[0].score, 0);
@@ -87,6 +87,7 @@ TEST(KeepOrder, EqualsANaiveTwinHoweverTheObjectsAreListed) {
                        .bytes = static_cast<int64_t>(1 + random.below(4)),
                        .last_use_ns = static_cast<int64_t>(random.below(5)),
                        .uses_per_s = static_cast<double>(random.below(4)),
+                       .expected_per_s = static_cast<double>(random.below(4)),
                        .recreate_s = static_cast<double>(random.below(3)),
                        .wanted = random.below(3) == 0 ? random.below(4) : CacheItem::kUnwanted});
     }
@@ -99,7 +100,8 @@ TEST(KeepOrder, EqualsANaiveTwinHoweverTheObjectsAreListed) {
     }
     const auto score = [&](KeepPolicy policy, const CacheItem& item) {
       if (policy == KeepPolicy::kLru) return static_cast<double>(item.last_use_ns);
-      if (policy == KeepPolicy::kDensity) return item.uses_per_s * item.recreate_s / static_cast<double>(item.bytes);
+      if (policy == KeepPolicy::kDensity)
+        return item.expected_per_s * item.recreate_s / static_cast<double>(item.bytes);
       const double f = uses > 0 ? item.uses_per_s / uses : 0;
       const double r = newest > oldest ? (static_cast<double>(item.last_use_ns) - oldest) / (newest - oldest) : 0;
       const double s = static_cast<double>(item.bytes) / bytes;
@@ -137,6 +139,17 @@ TEST(RecentUses, CountsThoseOfTheLastWindow) {
   uses.add(window + window / 2);
   EXPECT_NEAR(uses.count(window + window / 2), 151, 1e-6);
   EXPECT_NEAR(uses.count(window), 301, 1e-6);  // a time that went back counts as the window's begin
+}
+
+TEST(RecentUses, WhatIsIdleForLongIsExpectedLessOftenTheLongerItIs) {
+  const int64_t window = RecentUses::kWindowNs;
+  const double window_s = static_cast<double>(window) * 1e-9;
+  RecentUses uses;
+  for (int i = 0; i < 10; ++i) uses.add(window + i);
+  EXPECT_DOUBLE_EQ(uses.expected_per_s(window + 9, window + 9), 10 / window_s);
+  EXPECT_DOUBLE_EQ(uses.expected_per_s(5 * window, window), 0.5 / (4 * window_s));
+  EXPECT_DOUBLE_EQ(uses.expected_per_s(9 * window, window), 0.5 / (8 * window_s));
+  EXPECT_DOUBLE_EQ(RecentUses().expected_per_s(10, 5), 0.5 / window_s);
 }
 
 TEST(RecentUses, AReplacementInheritsThem) {

@@ -135,20 +135,21 @@ int64_t Ledger::cap_bytes(MemoryUse use) const {
   return cap_[static_cast<size_t>(use)];
 }
 
-int64_t Ledger::available_bytes(MemoryUse use) const {
+int64_t Ledger::available_bytes(MemoryUse use, int64_t coming_bytes) const {
   const std::lock_guard lock(mutex_);
   int64_t total = 0;
   for (const int64_t used : used_) total += used;
   const size_t index = static_cast<size_t>(use);
-  return std::max<int64_t>(0, std::min(budget_bytes_ - total, cap_[index] - used_[index]));
+  return std::max<int64_t>(0, std::min(budget_bytes_ - total + coming_bytes, cap_[index] - used_[index]));
 }
 
-int64_t Ledger::available_after_loans_bytes(MemoryUse use) const {
+int64_t Ledger::available_after_loans_bytes(MemoryUse use, int64_t coming_bytes) const {
   const std::lock_guard lock(mutex_);
   int64_t total = 0;
   for (size_t index = 0; index < kMemoryUses; ++index) total += used_[index] - lent_[index];
   const size_t index = static_cast<size_t>(use);
-  return std::max<int64_t>(0, std::min(budget_bytes_ - total, cap_[index] - used_[index] + lent_[index]));
+  return std::max<int64_t>(0,
+                           std::min(budget_bytes_ - total + coming_bytes, cap_[index] - used_[index] + lent_[index]));
 }
 
 std::string Ledger::describe() const {

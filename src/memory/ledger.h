@@ -70,9 +70,10 @@ class Ledger {
   int64_t used_bytes() const;
   int64_t used_bytes(MemoryUse use) const;
   int64_t cap_bytes(MemoryUse use) const;
-  int64_t available_bytes(MemoryUse use) const;              // what try_grant(use, ...) could give now
-  int64_t available_after_loans_bytes(MemoryUse use) const;  // and when all loans are back
-  std::string describe() const;                              // a small table for the start banner
+  // What try_grant(use, ...) could give now, and when others have given back `coming`.
+  int64_t available_bytes(MemoryUse use, int64_t coming_bytes = 0) const;
+  int64_t available_after_loans_bytes(MemoryUse use, int64_t coming_bytes = 0) const;  // and when all loans are back
+  std::string describe() const;  // a small table for the start banner
   void check() const;
 
  private:

@@ -27,6 +27,13 @@ class RecentUses {
     return now.current_ + now.before_ * (1 - static_cast<double>(into_ns) / static_cast<double>(kWindowNs));
   }
   double per_s(int64_t now_ns) const { return count(now_ns) / (static_cast<double>(kWindowNs) * 1e-9); }
+  // How often it will be used, of what was used last then: as often as lately; and what
+  // was not, once in twice the time that it has waited already. So what was used before
+  // the window is still told apart, the longer ago the less.
+  double expected_per_s(int64_t now_ns, int64_t last_use_ns) const {
+    const double idle_s = static_cast<double>(std::max<int64_t>(kWindowNs, now_ns - last_use_ns)) * 1e-9;
+    return std::max(per_s(now_ns), 0.5 / idle_s);
+  }
   // Of what this one replaces.
   void add(const RecentUses& other, int64_t now_ns) {
     RecentUses now = other;

@@ -46,6 +46,7 @@ void StepPlanner::begin(const PlanInput& input) {
   logits_left_ = options_.logits_rows;
   segments_left_ = options_.segments;
   blocks_left_ = input.blocks_available;
+  left_for_new_ = input.blocks_for_new;
   promised_ = prompt_rows_ = 0;
   deferred_ = false;
   entries_.clear();
@@ -193,7 +194,7 @@ Fit StepPlanner::offer(const SeqState& candidate) {
   const int32_t spare = alive_;  // one block for each running sequence to grow into
   const bool fits = alive_ == 0 ? std::max(0, kv_blocks_for(candidate.known) - candidate.blocks) <= left
                                 : whole_need(candidate) + spare + promised_ <= left;
-  if (!fits) {
+  if (!fits || whole_need(candidate) > left_for_new_) {
     deferred_ = true;
     return Fit::kNoBlocks;
   }
@@ -203,6 +204,7 @@ Fit StepPlanner::offer(const SeqState& candidate) {
   CHECK(admitted_.size() < admitted_.capacity() && entries_.size() < entries_.capacity());
   blocks_left_ = left;
   promised_ += whole_need(candidate);
+  left_for_new_ -= whole_need(candidate);
   ++alive_;
   admitted_.push_back(candidate);
   entries_.push_back({.seq = &admitted_.back(), .admitted = true});

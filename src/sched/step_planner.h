@@ -26,7 +26,7 @@
 //  4. A candidate is admitted where there is a slot, at least one row under rule 2, and
 //     KV for its whole known text beside what all that run still need of theirs and a
 //     spare block for each. So it does not cause a preemption right away. Nobody is
-//     admitted in a step that preempts.
+//     admitted in a step that preempts. Who joins has no more than blocks_for_new.
 //  5. Draft rows (speculation) come last and take what is left of rows, logits and
 //     blocks, oldest sequence first. New blocks only where nobody waits for some and all
 //     could still grow: a guess preempts and defers nobody.
@@ -66,6 +66,7 @@ struct PlanInput {
   std::span<const SeqState> running;  // oldest first
   int32_t blocks_available = 0;       // free or evictable
   int32_t blocks_total = 0;
+  int32_t blocks_for_new = INT32_MAX;  // of those available, for who joins now
   PrefillRows rows;
   std::span<const double> row_shares;  // by SeqState::queue, of P; empty: one queue
 };
@@ -134,10 +135,11 @@ class StepPlanner {
   std::vector<Entry*> prompts_, rows_;
   int32_t tokens_left_, logits_left_, segments_left_;
   int32_t blocks_left_ = 0;
-  int32_t alive_ = 0;        // running or admitted, and not preempted
-  int32_t prompt_rows_ = 0;  // given
-  int32_t promised_ = 0;     // blocks that sequences will still ask for
-  bool deferred_ = false;    // somebody waits for KV
+  int32_t alive_ = 0;         // running or admitted, and not preempted
+  int32_t prompt_rows_ = 0;   // given
+  int32_t promised_ = 0;      // blocks that sequences will still ask for
+  int32_t left_for_new_ = 0;  // of PlanInput::blocks_for_new
+  bool deferred_ = false;     // somebody waits for KV
 };
 
 }  // namespace loralei

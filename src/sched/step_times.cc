@@ -112,6 +112,11 @@ double StepTimes::predicted_s(const StepLoad& load) const {
   return a_ + b_ * load.rows + c_ * static_cast<double>(load.attended);
 }
 
+double StepTimes::prompt_row_s() const {
+  constexpr int32_t kRows = 256;
+  return predicted_s({.rows = kRows, .attended = int64_t{kRows} * kRows}) / kRows;
+}
+
 // With r rows a row costs a/r + b; with all there are a/R + b.
 int64_t StepTimes::bound_ns() const {
   if (bound_ns_ > 0) return bound_ns_;

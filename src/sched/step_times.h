@@ -52,6 +52,7 @@ class StepTimes {
 
   void learn(const StepLoad& load, int64_t ns);
   double predicted_s(const StepLoad& load) const;
+  double prompt_row_s() const;  // of a row of a prompt of some length, in a step of many
   // Beside `decode` rows; `context`: positions that the prompts' next rows attend to,
   // each.
   PrefillRows prefill_rows(const StepLoad& decode, int32_t context) const;

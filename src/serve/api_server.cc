@@ -598,6 +598,13 @@ std::string ApiServer::memory_body() const {
   };
   out.begin_object();
   put(stats);
+  out.key("kv_floor_bytes").number(stats.kv_floor_bytes);
+  out.key("adapters_floor_bytes").number(stats.adapter_floor_bytes);
+  out.key("given").begin_object();
+  out.key("kv_to_adapters_bytes").number(stats.given.kv_to_adapters);
+  out.key("adapters_to_kv_bytes").number(stats.given.adapters_to_kv);
+  out.key("kv_to_others_bytes").number(stats.given.kv_to_others);
+  out.key("adapters_to_others_bytes").number(stats.given.adapters_to_others).end_object();
   out.key("streamed_bytes_per_pass").number(stats.streamed_bytes);
   if (!stats.device.empty()) {
     out.key("device").begin_object().key("name").string(stats.device);

@@ -179,6 +179,24 @@ void put_memory(Page& page, const char* name, const char* help, const MemoryShar
   put("other", shares.other_bytes);
 }
 
+// Beside the shares: what is theirs for sure, and who gave to whom.
+void put_sharing(Page& page, const EngineStats& stats) {
+  const auto floor = [&](const char* use, int64_t bytes) {
+    page.value(MetricType::Gauge, "loralei_memory_floor_bytes",
+               "Of host memory, what a use keeps whatever others want.", static_cast<double>(bytes), {{"use", use}});
+  };
+  floor("adapters", stats.adapter_floor_bytes);
+  floor("kv_cache", stats.kv_floor_bytes);
+  const auto given = [&](const char* from, const char* to, int64_t bytes) {
+    page.value(MetricType::Counter, "loralei_memory_given_bytes_total", "Memory that one use gave up for another.",
+               static_cast<double>(bytes), {{"from", from}, {"to", to}});
+  };
+  given("kv_cache", "adapters", stats.given.kv_to_adapters);
+  given("adapters", "kv_cache", stats.given.adapters_to_kv);
+  given("kv_cache", "other", stats.given.kv_to_others);
+  given("adapters", "other", stats.given.adapters_to_others);
+}
+
 void put_engine_counts(Page& page, const EngineStats& s) {
   constexpr auto kCounter = MetricType::Counter;
   const auto number = [](auto value) { return static_cast<double>(value); };
@@ -262,6 +280,7 @@ void put_engine(Page& page, const EngineStats& s) {
       kGauge, "vllm:cache_config_info", "Size of the KV cache.", 1,
       {{"block_size", std::to_string(kKvBlockTokens)}, {"num_gpu_blocks", std::to_string(s.kv_blocks_total)}});
   put_memory(page, "loralei_memory_bytes", "Bytes of memory by use.", s, {});
+  put_sharing(page, s);
   page.value(kGauge, "loralei_adapters_idle_bytes", "Bytes of adapters in memory that no request uses.",
              number(s.idle_adapter_bytes));
   if (!s.device.empty()) {

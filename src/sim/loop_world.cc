@@ -20,7 +20,8 @@ ModelLimits limits_of(const WorldOptions& setup) {
 
 }  // namespace
 
-LoopWorld::LoopWorld(const WorldOptions& setup) : setup_(setup), executor(limits_of(setup)) {
+LoopWorld::LoopWorld(const WorldOptions& setup)
+    : setup_(setup), ledger(setup.memory_bytes), executor(limits_of(setup)) {
   ledger.set_cap(MemoryUse::kAdapters, setup.adapter_bytes);
   const ModelConfig config = fake_config();
   LoopParts parts;
@@ -53,6 +54,8 @@ LoopWorld::LoopWorld(const WorldOptions& setup) : setup_(setup), executor(limits
   parts.adapter_keeping = setup.adapter_keeping;
   parts.scheduling = setup.scheduling;
   parts.kv_block_bytes = kv_block_bytes(shape);
+  parts.joint_kv = setup.joint;
+  parts.adapter_floor_bytes = setup.adapter_floor_bytes;
   loop = std::make_unique<EngineLoop>(std::move(parts));
 }
 

@@ -32,7 +32,12 @@ struct WorldOptions {
   int32_t blocks_max = 0;  // that resize() may ask for; 0: no more than `blocks`
   int32_t max_sequences = 8;
   int32_t step_tokens = 32;
-  int64_t adapter_bytes = 1 << 20;
+  int64_t adapter_bytes = 1 << 20;  // that adapters may have
+  // KV and adapters share `memory_bytes`: the blocks are a floor then, as
+  // adapter_floor_bytes are, and there may be blocks_max of them.
+  bool joint = false;
+  int64_t memory_bytes = 64 << 20;
+  int64_t adapter_floor_bytes = 0;
   bool prefix_cache = true;
   int32_t max_model_len = 300;
   Speculation speculate = Speculation::kAuto;
@@ -132,7 +137,7 @@ class LoopWorld {
 
   const WorldOptions setup_;
   std::vector<std::string> wrong;  // a sentence for whatever must not happen
-  Ledger ledger{64 << 20};
+  Ledger ledger;
   ManualClock clock;
   NullLogSink log;
   FakeExecutor executor;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/units.h"
 #include "engine/device_backend.h"
 
 namespace loralei::sim {
@@ -53,8 +54,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   const int64_t adapter_bytes = stated(engine.adapter_bytes, profile.memory.adapter_bytes);
   const int64_t host_bytes =
       profile.link ? stated(engine.host_adapter_bytes, profile.memory.host_adapter_bytes) : adapter_bytes;
-  ledger_ = std::make_unique<Ledger>(std::max<int64_t>(host_bytes, 1));
-
+  TRY(make_ledger(engine, host_bytes, profile.link ? 0 : blocks * block_bytes_));
   const ModelConfig config = config_of(max_model_len_);
   EngineOptions limited = engine;
   limited.max_model_len = max_model_len_;
@@ -76,7 +76,11 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   host_bytes_ = host_bytes;
   LoopParts parts;
   parts.executor = executor_.get();
-  parts.kv = KvCache::create_ids(static_cast<int32_t>(blocks), engine.prefix_cache, clock_);
+  BlockPool::Counted counted;  // a device's memory is another
+  if (!profile.link) counted = {.ledger = ledger_.get(), .block_bytes = block_bytes_, .capacity = blocks_most()};
+  parts.kv = KvCache::create_ids(static_cast<int32_t>(blocks), engine.prefix_cache, clock_, counted);
+  parts.joint_kv = joint_;
+  parts.adapter_floor_bytes = host_bytes;
   parts.config = config;
   parts.eos = config.eos;
   parts.ledger = ledger_.get();
@@ -102,6 +106,23 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   return {};
 }
 
+// Without a device of its own the memory is one, of adapters and KV.
+Status Replica::make_ledger(const EngineOptions& engine, int64_t adapter_bytes, int64_t kv_bytes) {
+  joint_ = engine.memory_sharing == MemorySharing::kJoint && kv_bytes > 0;
+  const int64_t shares = adapter_bytes + kv_bytes;
+  if (joint_ && engine.memory_budget_bytes > 0 && engine.memory_budget_bytes < shares) {
+    return too_large("--memory-budget " + format_bytes(engine.memory_budget_bytes) + " is less than the " +
+                     format_bytes(shares) + " that KV and adapters have for sure; raise it or lower these");
+  }
+  ledger_ = std::make_unique<Ledger>(std::max({int64_t{1}, shares, joint_ ? engine.memory_budget_bytes : 0}));
+  if (!joint_) ledger_->set_cap(MemoryUse::kAdapters, adapter_bytes);
+  return {};
+}
+
+int32_t Replica::blocks_most() const {
+  return static_cast<int32_t>(std::min(kBlocksMost, ledger_->budget_bytes() / block_bytes_));
+}
+
 void Replica::submit(Submit request) {
   outstanding_ += request.choices;
   queued_.fetch_add(1);
@@ -123,7 +144,7 @@ Status Replica::apply_memory(int64_t parts, const RoomMaker& room) {
   const int64_t blocks = std::max(least, blocks_ * parts / kMemoryParts);
   TRY(room.resize_kv(static_cast<int32_t>(blocks)));
   const int64_t adapter_bytes = host_bytes_ / kMemoryParts * parts;
-  ledger_->set_cap(MemoryUse::kAdapters, adapter_bytes);
+  if (!joint_) ledger_->set_cap(MemoryUse::kAdapters, adapter_bytes);
   room.shrink_adapters(adapter_bytes);
   return {};
 }
@@ -174,7 +195,7 @@ bool Replica::holds_something() const {
 
 void Replica::check() const {
   loop_->check();
-  CHECK(ledger_->used_bytes(MemoryUse::kAdapters) <= host_bytes_);  // S6, and of the device:
+  CHECK(joint_ || ledger_->used_bytes(MemoryUse::kAdapters) <= host_bytes_);  // S6, and of the device:
   CHECK(executor_->held_adapter_bytes() <= executor_->adapter_bytes());
 }
 

@@ -70,6 +70,8 @@ class Replica {
   Replica(Kernel& kernel, Sink sink) : kernel_(kernel), sink_(std::move(sink)), clock_(kernel.clock()) {}
   Status start(const Profile& profile, SizedAdapters& adapters, Faults& faults, const ReplicaOptions& options,
                CostExecutor::NextToken next_token);
+  Status make_ledger(const EngineOptions& engine, int64_t adapter_bytes, int64_t kv_bytes);
+  int32_t blocks_most() const;
   Status apply_memory(int64_t parts, const RoomMaker& room);
   void wake();
   void turn();
@@ -87,6 +89,7 @@ class Replica {
   std::vector<Message> messages_;
   EngineOutput output_;
   bool turn_planned_ = false;
+  bool joint_ = false;  // KV and adapters share the ledger's budget
   uint64_t turns_ = 0;
   int32_t max_model_len_ = 0, outstanding_ = 0;
   int64_t blocks_ = 0, host_bytes_ = 0;  // at the start

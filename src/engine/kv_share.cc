@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the loop shares its memory between KV and adapters: what KvRoom is told and asked.
+#include <algorithm>
+
+#include "engine/loop.h"
+#include "kv/block_count.h"
+
+namespace loralei {
+namespace {
+
+constexpr size_t kNextMost = 4;  // of those that wait, for whose blocks room is made ahead
+
+}  // namespace
+
+KvRoomParts EngineLoop::kv_room_parts() {
+  return {.joint = parts_.joint_kv,
+          .kv = parts_.kv.get(),
+          .ledger = parts_.ledger,
+          .clock = parts_.clock,
+          .adapter_floor_bytes = parts_.adapter_floor_bytes,
+          .reserve_part = parts_.reserve_part,
+          .resize = [this](int32_t blocks) { return resize_kv(blocks); },
+          .worth = [this] { return kv_worth(); }};
+}
+
+KvWorth EngineLoop::kv_worth() const {
+  return {.row_s = times_.prompt_row_s(), .load_s = [this](const KvIdentity& identity) {
+            double sum = 0;
+            for (int32_t index = 0; index < identity_adapters(identity); ++index)
+              sum += registry_.missing_load_s(identity_digest(identity, index));
+            return sum;
+          }};
+}
+
+// Blocks for those that run and the next to be asked, before they are planned.
+void EngineLoop::fit_kv() {
+  if (!kv_room_.joint()) return;
+  int32_t running = 0, next = 0;
+  for (const Sequence* sequence : running_) {
+    const auto held = static_cast<int32_t>(sequence->lease.blocks().size());
+    running += std::max(0, kv_blocks_for(static_cast<int32_t>(sequence->text().size()) + 1) - held);
+  }
+  admission_.for_first(kNextMost, [&](SeqId id) { next += kv_blocks_for(sequences_.at(id)->waiting.rows + 1) + 1; });
+  if (next > 0) next += static_cast<int32_t>(running_.size());  // StepPlanner leaves each a spare one
+  kv_room_.set_closed(registry_.is_impatient());
+  kv_room_.fit(running, next, registry_.idle_adapters());
+}
+
+}  // namespace loralei
