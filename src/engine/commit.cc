@@ -233,6 +233,7 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
     count_waiting(request, false);
     if (!request.sources.empty() && !cold_.empty()) cold_changed_ = true;  // what it waited with may be others' room
     let_go_unused(request);
+    registry_.answered(request.sources);
     request.claims.clear();
     set_lacks(request, false);
     ended_.push_back(request.id);

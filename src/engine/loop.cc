@@ -70,6 +70,7 @@ PlanOptions EngineLoop::plan_options() const {
 RegistryOptions EngineLoop::registry_options() {
   RegistryOptions options = parts_.registry;
   options.keep = KeepOrder(parts_.adapter_keeping.policy, parts_.adapter_keeping.weights);
+  options.foresees = parts_.adapter_keeping.prefetch == AdapterPrefetch::kHistogram;
   options.dropped = [this](AdapterVersionId version) {
     parts_.executor->withdraw(version);
     ranks_.withdraw(version);
@@ -113,7 +114,8 @@ bool EngineLoop::gathers(int64_t now_ns) {
 
 int64_t EngineLoop::wake_at_ns(int64_t now_ns) const {
   if (!idle()) return now_ns;
-  return stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
+  const int64_t ask_again_ns = stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
+  return std::min(ask_again_ns, registry_.foresees_at_ns());
 }
 
 bool EngineLoop::idle() const {
@@ -178,6 +180,8 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.adapter_load_bytes = counts.load_bytes;
   stats.adapter_load_failures = counts.failures;
   stats.adapter_evictions = counts.evictions;
+  stats.adapter_loads_ahead = counts.loads_ahead;
+  stats.adapter_loads_ahead_used = counts.loads_ahead_used;
   if (tier_ == nullptr) return;
   const DeviceTierStats tier = tier_->stats();
   stats.adapter_uploads = static_cast<uint64_t>(tier.uploads);
