@@ -304,6 +304,7 @@ void EngineLoop::enqueue(Sequence& sequence) {
   admission_.arrive(sequence.waiting);
   prefetch_due_ = true;
   waiting_formed_ += sequence.grammar != nullptr ? 1 : 0;
+  waiting_rows_ += static_cast<int64_t>(sequence.text().size());
   note_wait(*sequence.request);
 }
 
@@ -311,6 +312,7 @@ void EngineLoop::leave_waiting(const Sequence& sequence) {
   CHECK(sequence.phase == SeqPhase::kWaiting);
   admission_.leave(sequence.waiting);
   waiting_formed_ -= sequence.grammar != nullptr ? 1 : 0;
+  waiting_rows_ -= static_cast<int64_t>(sequence.text().size());
 }
 
 void EngineLoop::leave_queue(Request& request) {

@@ -272,7 +272,7 @@ void EngineLoop::check() const {
   const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
   CHECK(std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
-  size_t count = 0, cold = 0, waiting = 0, waiting_formed = 0;
+  size_t count = 0, cold = 0, waiting = 0, waiting_formed = 0, waiting_rows = 0;
   int32_t parked = 0, lacking = 0, queued = 0;
   for (const auto& [id, request] : requests_) {
     int32_t unfinished = 0;
@@ -288,6 +288,7 @@ void EngineLoop::check() const {
       CHECK(admission_.has(sequence->waiting) == waits);
       waiting += waits ? 1 : 0;
       waiting_formed += waits && sequence->grammar != nullptr ? 1 : 0;
+      waiting_rows += waits ? sequence->text().size() : 0;
       CHECK(forming.count(sequence.get()) == (sequence->phase == SeqPhase::kForming ? 1u : 0u));
       CHECK(sequence->phase != SeqPhase::kWaiting || !waits_for_mask(*sequence));
       CHECK(running.count(sequence.get()) == (sequence->phase == SeqPhase::kRunning ? 1u : 0u));
@@ -305,6 +306,7 @@ void EngineLoop::check() const {
     CHECK(unfinished == request->unfinished && unfinished > 0);
   }
   CHECK(waiting == admission_.size() && waiting_formed == waiting_formed_);
+  CHECK(static_cast<int64_t>(waiting_rows) == waiting_rows_);
   CHECK(queued == queued_);
   CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size());
   CHECK(lacking == lacking_);
