@@ -150,11 +150,16 @@ CacheItem AdapterCache::item_of(const AdapterVersion& version) const {
                  .bytes = version.grant.bytes(),
                  .last_use_ns = version.last_use_ns,
                  .recreate_s = load_times_.predict_s(version.grant.bytes())};
-  if (version.owner == nullptr) return item;
-  item.uses_per_s = version.owner->recent_uses.per_s(clock_.now_ns());
-  item.expected_per_s = version.owner->recent_uses.expected_per_s(clock_.now_ns(), version.last_use_ns);
-  item.wanted = version.owner->wanted;
+  if (version.owner != nullptr) weigh(*version.owner, item);
   return item;
+}
+
+void AdapterCache::weigh(const AdapterEntry& owner, CacheItem& item) const {
+  const int64_t now_ns = clock_.now_ns();
+  item.uses_per_s = owner.recent_uses.per_s(now_ns);
+  item.expected_per_s = owner.recent_uses.expected_per_s(now_ns, item.last_use_ns);
+  item.wanted = owner.wanted;
+  item.foreseen = foresight_.foreseen(owner.spec.id, now_ns);
 }
 
 // How many of census().leaving, from the first on, may leave for a load of this order.
@@ -248,6 +253,29 @@ int64_t AdapterCache::give_up(const char* reason) {
   const CacheItem item = versions.leaving[versions.left];
   evict(version_of(item), reason);
   return item.bytes;
+}
+
+// The load's own place among those that may leave is that without an id.
+std::optional<Grant> AdapterCache::make_room_ahead(const AdapterEntry& entry, int64_t bytes) {
+  CacheItem own{
+      .bytes = bytes, .last_use_ns = foresight_.last_use_ns(entry.spec.id), .recreate_s = load_times_.predict_s(bytes)};
+  weigh(entry, own);
+  std::vector<CacheItem> items{own};
+  const Census& versions = census();
+  for (size_t index = versions.left; index < versions.leaving.size(); ++index) {
+    const CacheItem& item = versions.leaving[index];
+    const bool wanted = item.wanted != CacheItem::kUnwanted || foresight_.in_use(version_of(item)->owner->spec.id);
+    if (!wanted) items.push_back(item);
+  }
+  keep_.sort(items);
+  int64_t room_bytes = ledger_.available_bytes(MemoryUse::kAdapters);
+  auto end = items.begin();
+  for (; end->id != 0 && room_bytes < bytes; ++end) room_bytes += end->bytes;
+  if (room_bytes < bytes) return std::nullopt;
+  for (auto item = items.begin(); item != end; ++item)
+    evict(version_of(*item), "to make room for \"" + entry.spec.label + "\", which is expected soon");
+  recount();
+  return ledger_.try_grant(MemoryUse::kAdapters, bytes);
 }
 
 void AdapterCache::let_go(AdapterVersion* version) {

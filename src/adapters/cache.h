@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "adapters/entries.h"
+#include "adapters/foresight.h"
 #include "adapters/versions.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -41,12 +42,13 @@ inline constexpr int64_t kRoomPatienceNs = 1'000'000'000;
 class AdapterCache final : public Shelf {
  public:
   // `beside`: outlives the cache; null: none.
-  AdapterCache(Ledger& ledger, const Clock& clock, LogSink& log, const KeepOrder& keep, AdapterEntries& entries,
-               AdapterVersions& versions, Shelf* beside)
+  AdapterCache(Ledger& ledger, const Clock& clock, LogSink& log, const KeepOrder& keep,
+               const AdapterForesight& foresight, AdapterEntries& entries, AdapterVersions& versions, Shelf* beside)
       : ledger_(ledger),
         clock_(clock),
         log_(log),
         keep_(keep),
+        foresight_(foresight),
         entries_(entries),
         versions_(versions),
         beside_(beside) {}
@@ -69,6 +71,9 @@ class AdapterCache final : public Shelf {
   int64_t spare_beside(const AdapterEntry& entry, std::span<AdapterEntry* const> loading);
   // Evicts as it takes; none, and nobody was evicted, where that does not give all of it.
   std::optional<Grant> make_room(const AdapterEntry& entry, int64_t bytes);
+  // For a load that nobody waits for: evicts only those that would leave before it if it
+  // were in memory, and that nobody wants.
+  std::optional<Grant> make_room_ahead(const AdapterEntry& entry, int64_t bytes);
   void count_loading(int64_t bytes) { loading_bytes_ += bytes; }  // granted to loads, or back from them
 
   // --- what loads that have lost their patience leave to younger requests
@@ -136,6 +141,7 @@ class AdapterCache final : public Shelf {
   bool beside_gives_first(int64_t bytes, const AdapterVersion* own);
   // For this load, of census().leaving or what it replaces; null: there is none.
   AdapterVersion* next_to_leave(const AdapterEntry& entry);
+  void weigh(const AdapterEntry& owner, CacheItem& item) const;
   AdapterVersion* version_of(const CacheItem& item) const;
   void evict(AdapterVersion* version, const std::string& reason);
 
@@ -143,6 +149,7 @@ class AdapterCache final : public Shelf {
   const Clock& clock_;
   LogSink& log_;
   const KeepOrder keep_;
+  const AdapterForesight& foresight_;
   AdapterEntries& entries_;
   AdapterVersions& versions_;
   Shelf* const beside_;

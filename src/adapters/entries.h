@@ -59,6 +59,7 @@ struct AdapterEntry {
   bool changed = false;
   int64_t shown_idle_bytes = 0;  // idle_bytes() when it was last shown
   uint64_t job = 0;
+  bool ahead = false;             // its load began before anybody asked for it
   std::vector<uint64_t> tickets;  // of load and pin commands
 
   int64_t version_bytes() const { return version != nullptr ? version->grant.bytes() : 0; }

@@ -30,6 +30,13 @@ void AdapterLoads::want(AdapterEntry& entry) {
   entries_.count_change();
 }
 
+void AdapterLoads::want_ahead(AdapterEntry& entry) {
+  CHECK(!loading());
+  if (entry.version != nullptr || entry.failed) return;
+  want(entry);
+  entry.ahead = true;
+}
+
 // The load is over, one way or the other.
 void AdapterLoads::finish(AdapterEntry& entry) {
   const AdapterSourceId replaced = entry.replaces;
@@ -42,7 +49,7 @@ void AdapterLoads::finish(AdapterEntry& entry) {
 void AdapterLoads::settle(AdapterEntry& entry) {
   entries_.touch(entry);
   entry.stage = AdapterStage::kIdle;
-  entry.reload = false;
+  entry.reload = entry.ahead = false;
   entry.replaces = {};
   entry.without_room_since_ns = INT64_MAX;
   CHECK(entry.job == 0);
@@ -77,9 +84,8 @@ void AdapterLoads::pump() {
   cache_.end_reserve();
   cache_.recount();
   const auto given_up = std::erase_if(active_, [this](AdapterEntry* entry) {
-    const bool begun = entry->stage == AdapterStage::kStamping || entry->stage == AdapterStage::kReading;
-    if (begun || entry->order() != UINT64_MAX) return false;
-    settle(*entry);  // nobody waits any more for what was not begun yet
+    if (!is_given_up(*entry)) return false;
+    settle(*entry);
     return true;
   });
   if (given_up > 0) entries_.count_change();
@@ -88,8 +94,10 @@ void AdapterLoads::pump() {
   turn_ = active_;
   int64_t spare = INT64_MAX;  // what the loads that found no room leave to those behind them
   for (AdapterEntry* entry : turn_) {
-    if (static_cast<int32_t>(jobs_.size()) >= options_.loads_max) return;
-    if (entry->stage == AdapterStage::kQueued) {
+    if (!has_turn(*entry)) return;
+    if (is_ahead(*entry)) {
+      advance_ahead(*entry);
+    } else if (entry->stage == AdapterStage::kQueued) {
       if (start_job(*entry, false, Grant())) entry->stage = AdapterStage::kStamping;
     } else if (entry->stage == AdapterStage::kWaitingForRoom && cache_.room_to_ask(*entry) <= spare) {
       if (const auto taken = advance_room(*entry)) {
@@ -102,8 +110,34 @@ void AdapterLoads::pump() {
   }
 }
 
+// Nobody waits any more for what was not begun yet; or it was to be loaded ahead, and
+// now there are others.
+bool AdapterLoads::is_given_up(const AdapterEntry& entry) const {
+  const bool begun = entry.stage == AdapterStage::kStamping || entry.stage == AdapterStage::kReading;
+  return !begun && entry.order() == UINT64_MAX && (!entry.ahead || active_.size() > 1);
+}
+
+bool AdapterLoads::has_turn(const AdapterEntry& entry) const {
+  return is_ahead(entry) ? jobs_ahead_ == 0 : static_cast<int32_t>(jobs_.size()) - jobs_ahead_ < options_.loads_max;
+}
+
+// It is the only one that is not begun. Where it cannot go on now it is given up.
+void AdapterLoads::advance_ahead(AdapterEntry& entry) {
+  bool begun = false;
+  if (entry.stage == AdapterStage::kQueued) {
+    begun = start_job(entry, false, Grant());
+    if (begun) entry.stage = AdapterStage::kStamping;
+  } else if (const int64_t limit = cache_.limit_bytes(entry); entry.least_bytes <= limit) {
+    CHECK(entry.stage == AdapterStage::kWaitingForRoom);
+    auto grant = cache_.make_room_ahead(entry, std::min(entry.ask_bytes, limit));
+    begun = grant && start_job(entry, true, std::move(*grant));
+    if (begun) entry.stage = AdapterStage::kReading;
+  }
+  if (!begun) finish(entry);
+}
+
 bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
-  CHECK(entry.job == 0 && jobs_.size() < static_cast<size_t>(options_.loads_max));
+  CHECK(entry.job == 0 && has_turn(entry));
   CHECK(read || grant.bytes() == 0);
   LoadJob load{.id = next_job_, .path = entry.spec.path, .read = read};
   load.options.strict = options_.strict;
@@ -115,6 +149,8 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   Job& job = jobs_[next_job_];
   job.entry = &entry;
   job.read = read;
+  job.ahead = is_ahead(entry);
+  jobs_ahead_ += job.ahead ? 1 : 0;
   job.grant = std::move(grant);
   cache_.count_loading(job.grant.bytes());
   entry.granted_bytes = job.grant.bytes();
@@ -130,6 +166,7 @@ void AdapterLoads::on_done(LoadDone&& done) {
   CHECK(found != jobs_.end());
   Job job = std::move(found->second);
   jobs_.erase(found);
+  jobs_ahead_ -= job.ahead ? 1 : 0;
   cache_.count_loading(-job.grant.bytes());
   entries_.count_change();
   if (job.entry == nullptr) {  // unloaded meanwhile
@@ -234,6 +271,8 @@ void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const 
   const Adapter& loaded = *entry.version->adapter;
   ++loads_;
   load_bytes_ += loaded.bytes;
+  entry.version->foreseen = entry.ahead;
+  loads_ahead_ += entry.ahead ? 1 : 0;
   entry.load_s = static_cast<double>(clock_.now_ns() - job.begin_ns) * 1e-9;
   entry.keep_score.reset();
   entry.left.clear();
@@ -318,9 +357,14 @@ void AdapterLoads::check() const {
     CHECK(job.entry == entry && job.read == reads && job.grant.bytes() == entry->granted_bytes);
   }
   int64_t sum_bytes = 0;
-  for (const auto& [id, job] : jobs_) sum_bytes += job.grant.bytes();
+  int32_t ahead = 0;
+  for (const auto& [id, job] : jobs_) {
+    sum_bytes += job.grant.bytes();
+    ahead += job.ahead ? 1 : 0;
+  }
   CHECK(sum_bytes == cache_.loading_bytes());
-  CHECK(begun <= jobs_.size() && jobs_.size() <= static_cast<size_t>(options_.loads_max));
+  CHECK(ahead == jobs_ahead_ && ahead <= 1);
+  CHECK(begun <= jobs_.size() && static_cast<int32_t>(jobs_.size()) - ahead <= options_.loads_max);
 }
 
 }  // namespace loralei

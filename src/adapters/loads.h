@@ -5,7 +5,7 @@
 // Thread: the engine's alone; file work happens through `start_load` and comes back by
 // on_done(). Ownership: owns the jobs and their grants; borrows the rest. Invariants
 // (check()): bytes are granted before they are read; at most loads_max jobs are in
-// progress; a source is listed here while it is being loaded.
+// progress, and one ahead; a source is listed here while it is being loaded.
 //
 // The size in memory is not known before the file is parsed: room for the file's size is
 // granted first (with int8 for the least it can take, which is less than the file), and
@@ -15,6 +15,14 @@
 // and gets the same answer at once unless it changed; one of the system (a read, its
 // memory) ends those who waited, and the next request tries again. What a command asks
 // for is always tried.
+//
+// A load ahead is one that nobody waits for yet (adapters/foresight.h). It begins while
+// there is no other, and its job is one beside those of loads_max, so that no other waits
+// for its turn. It takes room that is free, or that is had by those of whom less is
+// expected. Where it finds none, or another load comes before it reads, it is given up.
+// As soon as somebody wants it, it is a load like others. What it reads into is taken
+// until it has ended: only a load to which all idle adapters together give too little
+// room waits for that.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +52,7 @@ struct RegistryOptions {
   bool int8 = false;                              // AdapterLoadOptions::int8
   KeepOrder keep;                                 // who leaves first for another's room
   Shelf* beside = nullptr;                        // that loads may take of; outlives the registry
+  bool foresees = false;                          // by AdapterForesight, and loads ahead
   std::function<void(AdapterVersionId)> dropped;  // told of every version that leaves memory, just before; may be empty
 };
 
@@ -65,6 +74,9 @@ class AdapterLoads {
   AdapterLoads& operator=(const AdapterLoads&) = delete;
 
   void want(AdapterEntry& entry);  // unless its load is under way
+  // Before anybody does; while there is no other load. Nothing where it is in memory, or
+  // the last load has failed.
+  void want_ahead(AdapterEntry& entry);
   // What was to be replaced, where it gave its room to a load that came to nothing.
   void bring_back(AdapterSourceId source);
   // Starts what can be started, in the order of who wants it. What nobody waits for any
@@ -89,12 +101,14 @@ class AdapterLoads {
   uint64_t loads() const { return loads_; }
   int64_t load_bytes() const { return load_bytes_; }  // in memory, of those that ended well
   uint64_t failures() const { return failures_; }
+  uint64_t loads_ahead() const { return loads_ahead_; }  // that ended well
   void check() const;
 
  private:
   struct Job {
     AdapterEntry* entry = nullptr;  // null: the source was dropped meanwhile
     bool read = false;
+    bool ahead = false;  // begun while nobody waited for it
     Grant grant;
     AdapterVersionId version;
     int64_t begin_ns = 0;
@@ -103,6 +117,10 @@ class AdapterLoads {
 
   void finish(AdapterEntry& entry);
   void settle(AdapterEntry& entry);
+  bool is_given_up(const AdapterEntry& entry) const;
+  static bool is_ahead(const AdapterEntry& entry) { return entry.ahead && entry.order() == UINT64_MAX; }
+  bool has_turn(const AdapterEntry& entry) const;
+  void advance_ahead(AdapterEntry& entry);
   std::optional<int64_t> advance_room(AdapterEntry& entry);
   bool start_job(AdapterEntry& entry, bool read, Grant grant);
   void on_stamp(AdapterEntry& entry, const Result<FileStamp>& stamp);
@@ -124,7 +142,8 @@ class AdapterLoads {
   std::unordered_map<uint64_t, Job> jobs_;
   std::vector<AdapterEntry*> active_;
   std::vector<AdapterEntry*> turn_;  // of pump(): active_ as it began
-  uint64_t serial_ = 0, next_job_ = 1, loads_ = 0, failures_ = 0;
+  uint64_t serial_ = 0, next_job_ = 1, loads_ = 0, failures_ = 0, loads_ahead_ = 0;
+  int32_t jobs_ahead_ = 0;  // of jobs_
   int64_t load_bytes_ = 0;
 };
 

@@ -20,7 +20,7 @@ AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& lo
                               if (owner != nullptr) entries_.touch(*owner);
                             },
                         .leaving = [this](const AdapterVersion& version) { on_leaving(version); }}),
-      cache_(ledger, clock, log, options_.keep, entries_, versions_, options_.beside),
+      cache_(ledger, clock, log, options_.keep, foresight_, entries_, versions_, options_.beside),
       loads_(clock, log, options_, std::move(start_load), entries_, versions_, cache_, replies_) {}
 
 std::string AdapterRegistry::label(AdapterSourceId source) const {
@@ -200,6 +200,7 @@ AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t orde
       ++version->owner->uses;
       version->owner->recent_uses.add(clock_.now_ns());
     }
+    loads_ahead_used_ += std::exchange(version->foreseen, false) ? 1 : 0;
     pins.push_back(versions_.pin(*version, order));
   }
   return AcquireOutcome::kReady;
@@ -227,6 +228,27 @@ double AdapterRegistry::missing_load_s(const std::array<uint8_t, 32>& digest) co
 bool AdapterRegistry::is_retired(AdapterVersionId version) const {
   const AdapterVersion* const found = versions_.find(version);
   return found != nullptr && found->retired();
+}
+
+void AdapterRegistry::asked(std::span<const AdapterSourceId> sources) {
+  if (!options_.foresees) return;
+  for (const AdapterSourceId source : sources) {
+    foresight_.asked(source, clock_.now_ns());
+    if (!knows(source)) foresight_.forget(source);
+  }
+}
+
+void AdapterRegistry::answered(std::span<const AdapterSourceId> sources) {
+  if (!options_.foresees) return;
+  for (const AdapterSourceId source : sources) foresight_.ended(source, clock_.now_ns());
+}
+
+void AdapterRegistry::foresee() {
+  while (!loads_.loading()) {
+    const auto source = foresight_.take_due(clock_.now_ns());
+    if (!source) return;
+    if (AdapterEntry* const entry = entries_.find(*source); entry != nullptr) loads_.want_ahead(*entry);
+  }
 }
 
 CacheItem AdapterRegistry::item_of(AdapterVersionId version) const {
@@ -292,7 +314,19 @@ RegistryCounters AdapterRegistry::counters() const {
           .failures = loads_.failures(),
           .evictions = cache_.evictions(),
           .load_bytes = loads_.load_bytes(),
-          .versions_looked_at = cache_.versions_looked_at()};
+          .versions_looked_at = cache_.versions_looked_at(),
+          .loads_ahead = loads_.loads_ahead(),
+          .loads_ahead_used = loads_ahead_used_};
+}
+
+void AdapterRegistry::take_changes(const std::function<void(AdapterSourceId)>& gone,
+                                   const std::function<void(const RegistryView&)>& changed) {
+  entries_.take_changes(
+      [&](AdapterSourceId source) {
+        foresight_.forget(source);
+        gone(source);
+      },
+      changed);
 }
 
 void AdapterRegistry::for_each(const std::function<void(const RegistryView&)>& visit) const {
@@ -303,6 +337,7 @@ void AdapterRegistry::check() const {
   entries_.check();
   versions_.check();
   loads_.check();
+  foresight_.check();
   size_t current = 0;
   const std::span<AdapterEntry* const> active = loads_.active();
   entries_.for_each([&](const AdapterEntry& entry) {

@@ -7,6 +7,7 @@
 //     versions  the loaded versions, and who keeps which alive
 //     loads     stamp -> room -> read -> installed or failed
 //     cache     who leaves for a load, and what a load without room leaves to others
+//     foresight who will be asked for soon
 //
 // Thread: the engine's alone; file work happens through `start_load` and comes back by
 // on_load_done(). Ownership: owns all of these; pins and claims must not outlive the
@@ -31,6 +32,7 @@
 #include "adapters/adapter.h"
 #include "adapters/cache.h"
 #include "adapters/entries.h"
+#include "adapters/foresight.h"
 #include "adapters/load_pool.h"
 #include "adapters/loads.h"
 #include "adapters/replies.h"
@@ -52,7 +54,8 @@ struct AdapterNeeds {
 struct RegistryCounters {
   uint64_t loads = 0, failures = 0, evictions = 0;
   int64_t load_bytes = 0;
-  uint64_t versions_looked_at = 0;  // in search of room for loads
+  uint64_t versions_looked_at = 0;                 // in search of room for loads
+  uint64_t loads_ahead = 0, loads_ahead_used = 0;  // before anybody asked; of these, used before they left
 };
 
 enum class AcquireOutcome : uint8_t { kReady, kWaiting, kFailed };
@@ -98,6 +101,16 @@ class AdapterRegistry {
   // Outside of a round: nobody waits with the source any more. One that is being loaded
   // stays wanted until the next round.
   void unwant(AdapterSourceId source);
+  // --- what will be asked for soon (RegistryOptions::foresees)
+  // A request has arrived, or has ended.
+  void asked(std::span<const AdapterSourceId> sources);
+  void answered(std::span<const AdapterSourceId> sources);
+  // Begins to load what is expected now and has left memory, where there is no other
+  // load; pump() carries it on. There may be something to do at that time, or when a load
+  // has ended.
+  void foresee();
+  int64_t foresees_at_ns() const { return loads_.loading() ? AdapterForesight::kNever : foresight_.next_due_ns(); }
+
   // What keeping a version is worth; of one in memory.
   CacheItem item_of(AdapterVersionId version) const;
   AdapterClaim claim(AdapterVersionId version) { return versions_.claim(version); }
@@ -144,9 +157,7 @@ class AdapterRegistry {
   int64_t bytes() const { return cache_.bytes(); }  // of all versions, and granted to loads
   // Since the last call: those that are gone, then those that were changed, in no order.
   void take_changes(const std::function<void(AdapterSourceId)>& gone,
-                    const std::function<void(const RegistryView&)>& changed) {
-    entries_.take_changes(gone, changed);
-  }
+                    const std::function<void(const RegistryView&)>& changed);
   void touch(AdapterSourceId source);  // as if something had changed; unknown ones are ignored
   bool has_changes() const { return entries_.has_changes(); }
   void for_each(const std::function<void(const RegistryView&)>& visit) const;
@@ -165,8 +176,10 @@ class AdapterRegistry {
   RegistryReplies replies_;
   AdapterEntries entries_;
   AdapterVersions versions_;
+  AdapterForesight foresight_;
   AdapterCache cache_;
   AdapterLoads loads_;
+  uint64_t loads_ahead_used_ = 0;
   std::vector<AdapterVersion*> found_;  // of find_versions(): beside the sources; null: not in memory
 };
 

@@ -42,6 +42,7 @@ struct AdapterVersion {
   int32_t pins = 0, claims = 0;
   uint64_t youngest_order = 0;  // of the requests since it was last without pins
   int64_t last_use_ns = 0;
+  bool foreseen = false;                 // loaded before anybody asked for it, and not used yet
   std::vector<uint64_t> unload_tickets;  // answered when it is freed
 
   bool retired() const { return owner == nullptr; }

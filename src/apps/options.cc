@@ -351,47 +351,6 @@ Connections connections_possible(int64_t wanted, int64_t descriptors) {
               " files open. Raise its hard limit (ulimit -Hn), or give --max-connections or a smaller --max-queued."};
 }
 
-namespace {
-
-const std::map<std::string, AdapterKeeping> kAdapterKeeping = {{"none", AdapterKeeping::none()},
-                                                               {"lru", {.policy = KeepPolicy::kLru}},
-                                                               {"fair-share", {.policy = KeepPolicy::kFairShare}},
-                                                               {"chameleon", {.policy = KeepPolicy::kChameleon}},
-                                                               {"density", {.policy = KeepPolicy::kDensity}}};
-
-}  // namespace
-
-void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group) {
-  std::vector<std::string> names;
-  for (const auto& [name, kept] : kAdapterKeeping) names.push_back(name);
-  command
-      .add_option_function<std::string>(
-          "--adapter-cache",
-          [&keeping](const std::string& name) {
-            const KeepWeights weights = keeping.weights;
-            keeping = kAdapterKeeping.at(name);
-            keeping.weights = weights;
-          },
-          "which adapters leave memory when others need their room, of those that no request uses or waits with: lru "
-          "(the one used longest ago), chameleon (by uses, last use and size; see --adapter-cache-weights), fair-share "
-          "(the same, equally weighted), density (whose memory saves the least time of loading), or none (all leave at "
-          "once, but for pinned ones)")
-      ->check(CLI::IsMember(names))
-      ->default_str("lru")
-      ->group(group);
-  command
-      .add_option_function<std::vector<double>>(
-          "--adapter-cache-weights",
-          [&keeping](const std::vector<double>& weights) {
-            keeping.weights = {weights[0], weights[1], weights[2]};
-          },
-          "of uses, last use and size, for --adapter-cache chameleon")
-      ->expected(3)
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1e6))
-      ->default_str("0.45,0.1,0.45")
-      ->group(group);
-}
 CLI::Option* add_memory_sharing_option(CLI::App& command, MemorySharing& sharing) {
   return command
       .add_option("--memory-sharing", sharing,

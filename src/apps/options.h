@@ -65,7 +65,7 @@ void print_error(const char* command, const Error& error);
 Status parse_size(const std::string& flag, const std::string& text, int64_t& bytes);
 // --quant q8_0|q4_0: the formats that are made on load.
 Status parse_weight_quant(const std::string& text, std::optional<DType>& quantise);
-// --adapter-cache and --adapter-cache-weights.
+// --adapter-cache, --adapter-cache-weights and --adapter-prefetch.
 void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group = {});
 CLI::Option* add_memory_sharing_option(CLI::App& command, MemorySharing& sharing);
 // --schedule-policy and --predict-length.

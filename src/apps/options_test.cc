@@ -50,6 +50,18 @@ TEST(Options, SpeculationIsChosenByName) {
   EXPECT_EQ(refusal({"--speculate", "wildly"}), "refused by the parser");
 }
 
+TEST(Options, WhatComesToMemoryAheadIsChosenByName) {
+  const auto keeping = [](std::vector<std::string> words) {
+    return finish_engine_options(*parse(std::move(words)))->engine.adapter_keeping;
+  };
+  EXPECT_EQ(keeping({}).prefetch, AdapterPrefetch::kQueue);
+  EXPECT_EQ(keeping({"--adapter-prefetch", "histogram"}).prefetch, AdapterPrefetch::kHistogram);
+  const AdapterKeeping both = keeping({"--adapter-prefetch", "histogram", "--adapter-cache", "density"});
+  EXPECT_EQ(both.prefetch, AdapterPrefetch::kHistogram);
+  EXPECT_EQ(both.policy, KeepPolicy::kDensity);
+  EXPECT_EQ(refusal({"--adapter-prefetch", "crystal-ball"}), "refused by the parser");
+}
+
 TEST(Options, ShrinkingIsDecidedByTheMachineUnlessSaid) {
   EXPECT_EQ(finish_engine_options(*parse({}))->stream_shrink, StreamShrink::kAuto);
   EXPECT_EQ(finish_engine_options(*parse({"--stream-shrink", "on"}))->stream_shrink, StreamShrink::kOn);

@@ -43,6 +43,8 @@ void add_count_rows(const std::string& prefix, const EngineStats& counted, int64
   row("adapter_loads", "loads", static_cast<double>(counted.adapter_loads));
   row("adapter_loaded_gb", "GB", static_cast<double>(counted.adapter_load_bytes) * 1e-9);
   row("adapter_evictions", "times", static_cast<double>(counted.adapter_evictions));
+  row("adapter_predicted_loads", "loads", static_cast<double>(counted.adapter_loads_ahead));
+  row("adapter_predicted_loads_used", "loads", static_cast<double>(counted.adapter_loads_ahead_used));
   row("adapter_uploads", "uploads", static_cast<double>(counted.adapter_uploads));
   row("adapter_uploaded_gb", "GB", static_cast<double>(counted.adapter_upload_bytes) * 1e-9);
 }
@@ -58,6 +60,8 @@ void merge_counts(const EngineStats& other, EngineStats& stats, const Merge& mer
   merge(other.adapter_loads, stats.adapter_loads);
   merge(other.adapter_load_bytes, stats.adapter_load_bytes);
   merge(other.adapter_evictions, stats.adapter_evictions);
+  merge(other.adapter_loads_ahead, stats.adapter_loads_ahead);
+  merge(other.adapter_loads_ahead_used, stats.adapter_loads_ahead_used);
   merge(other.adapter_uploads, stats.adapter_uploads);
   merge(other.adapter_upload_bytes, stats.adapter_upload_bytes);
   for (size_t i = 0; i < kWaitCauses; ++i) merge(other.waited_s[i], stats.waited_s[i]);

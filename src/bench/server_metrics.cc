@@ -59,6 +59,8 @@ std::optional<EngineStats> counters_of(const MetricsPage& page) {
   counted.adapter_loads = static_cast<uint64_t>(count("loralei_adapter_loads_total"));
   counted.adapter_load_bytes = count("loralei_adapter_load_bytes_total");
   counted.adapter_evictions = static_cast<uint64_t>(count("loralei_adapter_evictions_total"));
+  counted.adapter_loads_ahead = static_cast<uint64_t>(count("loralei_adapter_predicted_loads_total"));
+  counted.adapter_loads_ahead_used = static_cast<uint64_t>(count("loralei_adapter_predicted_loads_used_total"));
   counted.adapter_uploads = static_cast<uint64_t>(count("loralei_adapter_uploads_total"));
   counted.adapter_upload_bytes = count("loralei_adapter_upload_bytes_total");
   for (size_t i = 0; i < kWaitCauses; ++i)

@@ -195,8 +195,9 @@ struct EngineStats : MemoryShares {  // the host's
   std::array<double, kWaitCauses> waited_s{};
   int64_t idle_adapter_bytes = 0;  // of adapter_bytes: nobody uses them, and they are not pinned
   uint64_t adapter_loads = 0, adapter_load_failures = 0, adapter_evictions = 0;
-  int64_t adapter_load_bytes = 0;  // as they lie in memory
-  uint64_t adapter_uploads = 0;    // from host memory to the device that computes
+  int64_t adapter_load_bytes = 0;                                  // as they lie in memory
+  uint64_t adapter_loads_ahead = 0, adapter_loads_ahead_used = 0;  // of adapter_loads; RegistryCounters
+  uint64_t adapter_uploads = 0;                                    // from host memory to the device that computes
   int64_t adapter_upload_bytes = 0;
   double adapter_upload_s = 0;
   double step_ms_last = 0;
@@ -230,12 +231,19 @@ enum class Speculation : uint8_t {
   kLookup,  // always
 };
 
+// Which adapters come to memory before a step needs them.
+enum class AdapterPrefetch : uint8_t {
+  kQueue,      // those of waiting requests, in the order of admission
+  kHistogram,  // and those that are expected soon, by when they were used so far (adapters/idle_times.h)
+};
+
 // Adapters that nobody uses and nobody waits with, where steps read them (a device's
 // memory, else the host's). Texts are the same either way. Pinned ones stay.
 struct AdapterKeeping {
   bool keeps = true;                     // until others need their room; false: they leave at once
   KeepPolicy policy = KeepPolicy::kLru;  // who leaves first then
   KeepWeights weights;                   // of kChameleon
+  AdapterPrefetch prefetch = AdapterPrefetch::kQueue;
 
   static AdapterKeeping none() { return {.keeps = false}; }
 };

@@ -233,6 +233,7 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
     count_waiting(request, false);
     if (!request.sources.empty() && !cold_.empty()) cold_changed_ = true;  // what it waited with may be others' room
     let_go_unused(request);
+    registry_.answered(request.sources);
     request.claims.clear();
     set_lacks(request, false);
     ended_.push_back(request.id);
@@ -303,6 +304,7 @@ void EngineLoop::enqueue(Sequence& sequence) {
   admission_.arrive(sequence.waiting);
   prefetch_due_ = true;
   waiting_formed_ += sequence.grammar != nullptr ? 1 : 0;
+  waiting_rows_ += static_cast<int64_t>(sequence.text().size());
   note_wait(*sequence.request);
 }
 
@@ -310,6 +312,7 @@ void EngineLoop::leave_waiting(const Sequence& sequence) {
   CHECK(sequence.phase == SeqPhase::kWaiting);
   admission_.leave(sequence.waiting);
   waiting_formed_ -= sequence.grammar != nullptr ? 1 : 0;
+  waiting_rows_ -= static_cast<int64_t>(sequence.text().size());
 }
 
 void EngineLoop::leave_queue(Request& request) {

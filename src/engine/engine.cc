@@ -25,6 +25,12 @@ constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a rep
 // what they may take.
 constexpr int64_t kPromptLogitsRows = 128, kPromptLogitsBytes = 32 * kMiB;
 
+// One more for loads ahead, which keep no other waiting for its turn.
+int load_threads(const EngineOptions& options) {
+  return std::max(1, options.adapter_load_threads) +
+         (options.adapter_keeping.prefetch == AdapterPrefetch::kHistogram ? 1 : 0);
+}
+
 class EngineImpl final : public Engine {
  public:
   EngineImpl(EngineParts&& parts, LoopParts&& loop_parts, int64_t max_model_len)
@@ -40,7 +46,7 @@ class EngineImpl final : public Engine {
         rank_max_(loop_parts.registry.rank_max),
         outbox_(kOutboxCapacity),
         loads_(
-            std::max(1, parts.options.adapter_load_threads), std::move(parts.adapters),
+            load_threads(parts.options), std::move(parts.adapters),
             [this](LoadDone&& done) { inbox_.put(std::move(done)); }, &beats_) {
     loop_parts.executor = executor_.get();
     loop_parts.queued = &queued_;

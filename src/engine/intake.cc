@@ -33,6 +33,7 @@ void EngineLoop::receive(std::vector<Message>& messages, EngineOutput& output) {
   }
   end_if_lost();  // before they ask for room on a device that is gone
   end_if_not_ready();
+  registry_.foresee();
   look_at_cold();
   if (std::exchange(arriving_changed_, false)) {
     device_full_ = false;
@@ -110,6 +111,7 @@ void EngineLoop::receive(Arrival&& arrival) {
   requests_.emplace(id, std::move(owned));
   ++queued_;
   waits_.came(request.arrived_ns, parts_.clock->now_ns());
+  registry_.asked(request.sources);
   if (request.sources.empty()) {
     make_ready(request, {});
   } else {

@@ -72,6 +72,7 @@ RegistryOptions EngineLoop::registry_options() {
   RegistryOptions options = parts_.registry;
   options.keep = KeepOrder(parts_.adapter_keeping.policy, parts_.adapter_keeping.weights);
   options.beside = kv_room_.joint() ? &kv_room_ : nullptr;
+  options.foresees = parts_.adapter_keeping.prefetch == AdapterPrefetch::kHistogram;
   options.dropped = [this](AdapterVersionId version) {
     parts_.executor->withdraw(version);
     ranks_.withdraw(version);
@@ -115,7 +116,8 @@ bool EngineLoop::gathers(int64_t now_ns) {
 
 int64_t EngineLoop::wake_at_ns(int64_t now_ns) const {
   if (!idle()) return now_ns;
-  return stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
+  const int64_t ask_again_ns = stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
+  return std::min(ask_again_ns, registry_.foresees_at_ns());
 }
 
 bool EngineLoop::idle() const {
@@ -183,6 +185,8 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.adapter_load_bytes = counts.load_bytes;
   stats.adapter_load_failures = counts.failures;
   stats.adapter_evictions = counts.evictions;
+  stats.adapter_loads_ahead = counts.loads_ahead;
+  stats.adapter_loads_ahead_used = counts.loads_ahead_used;
   if (tier_ == nullptr) return;
   const DeviceTierStats tier = tier_->stats();
   stats.adapter_uploads = static_cast<uint64_t>(tier.uploads);
@@ -273,7 +277,7 @@ void EngineLoop::check() const {
   const auto older = [](const auto* a, const auto* b) { return a->order < b->order; };
   CHECK(std::is_sorted(forming_.begin(), forming_.begin() + static_cast<int64_t>(first_dear()), older) &&
         std::is_sorted(running_.begin(), running_.end(), older));
-  size_t count = 0, cold = 0, waiting = 0, waiting_formed = 0;
+  size_t count = 0, cold = 0, waiting = 0, waiting_formed = 0, waiting_rows = 0;
   int32_t parked = 0, lacking = 0, queued = 0;
   for (const auto& [id, request] : requests_) {
     int32_t unfinished = 0;
@@ -289,6 +293,7 @@ void EngineLoop::check() const {
       CHECK(admission_.has(sequence->waiting) == waits);
       waiting += waits ? 1 : 0;
       waiting_formed += waits && sequence->grammar != nullptr ? 1 : 0;
+      waiting_rows += waits ? sequence->text().size() : 0;
       CHECK(forming.count(sequence.get()) == (sequence->phase == SeqPhase::kForming ? 1u : 0u));
       CHECK(sequence->phase != SeqPhase::kWaiting || !waits_for_mask(*sequence));
       CHECK(running.count(sequence.get()) == (sequence->phase == SeqPhase::kRunning ? 1u : 0u));
@@ -306,6 +311,7 @@ void EngineLoop::check() const {
     CHECK(unfinished == request->unfinished && unfinished > 0);
   }
   CHECK(waiting == admission_.size() && waiting_formed == waiting_formed_);
+  CHECK(static_cast<int64_t>(waiting_rows) == waiting_rows_);
   CHECK(queued == queued_);
   CHECK(parked == parked_ && count == sequences_.size() && cold == cold_.size());
   CHECK(lacking == lacking_);

@@ -259,6 +259,7 @@ class EngineLoop {
   std::vector<Sequence*> forming_;
   Admission admission_;             // those that wait for a step
   size_t waiting_formed_ = 0;       // of these: with a grammar
+  int64_t waiting_rows_ = 0;        // of these: their texts
   int32_t queued_ = 0;              // requests of which nothing was admitted yet
   WaitTimes waits_;                 // of these
   std::vector<Sequence*> running_;  // oldest first

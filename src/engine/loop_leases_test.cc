@@ -238,6 +238,45 @@ TEST(EngineLoopLeases, WhatAnOlderRequestWaitsWithDoesNotLeaveForAYoungerOne) {
   EXPECT_EQ(world.stats().adapter_loads, 2u);
 }
 
+// It waits with a version that was replaced, and what else it needs finds no room beside
+// that. Nobody runs who could give some.
+TEST(EngineLoopLeases, WhoKeepsAReplacedVersionLetsItGoWhereNobodyCouldGoOn) {
+  WorldOptions setup;
+  setup.max_sequences = 1;
+  setup.adapter_bytes = 500'000;
+  World world(setup);
+  add(world, "a", 11, 300'000);
+  add(world, "b", 22, 100'000);
+  add(world, "c", 33, 120'000);
+  for (const char* name : {"a", "b"}) {
+    world.command(AdapterAction::kLoad, name, std::string("/") + name);
+    world.run();
+  }
+  const auto load = [&](const std::string& name, bool reload) {
+    world.command(AdapterAction::kLoad, name, "/" + name, reload);
+    for (int i = 0; i < 6; ++i) {
+      world.turn();
+      world.finish_load();
+    }
+  };
+  const RequestId runs = world.submit(simple(20, 60, 1));
+  const RequestId waits = world.submit(simple(20, 5, 2, {{source_of("a"), 1.0f}, {source_of("b"), 1.0f}}));
+  turns(world, 3);
+  world.files.put("/a", 12, 1000);
+  load("a", true);
+  world.files.put("/b", 23, 300'000);
+  load("c", false);  // in the room of "b"
+  ASSERT_TRUE(in_memory(world, "c"));
+  ASSERT_FALSE(in_memory(world, "b"));
+  ASSERT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 300'000 + 120'000) << "the replaced one is there";
+  ASSERT_EQ(world.record(runs).end, EndReason::kNone);
+  world.run();
+  world.expect_oracle(runs);
+  ASSERT_EQ(world.record(waits).end, EndReason::kLength) << "it waits for ever";
+  world.expect_oracle(waits);
+  world.expect_nothing_held();
+}
+
 // However many wait for adapters that are not there, those whose adapters are there go
 // on; and nobody is loaded out of order.
 TEST(EngineLoopLeases, ManyColdRequestsHoldNobodyUp) {

@@ -68,10 +68,8 @@ const int64_t kBlockBytes = [] {
   return kv_block_bytes({config.layers, config.kv_heads, config.head_dim, DType::kF32});
 }();
 
-void set_policies(WorldOptions& setup, uint64_t seed) {
-  if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
-  setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 20};
-  if (seed % 5 != 2) return;
+// KV and adapters that share a memory, of which both want all.
+void share_memory(WorldOptions& setup, uint64_t seed) {
   setup.joint = true;
   setup.adapter_bytes = 110000;  // of the largest, and a little
   setup.blocks = 10;
@@ -81,29 +79,40 @@ void set_policies(WorldOptions& setup, uint64_t seed) {
   setup.adapter_floor_bytes = setup.adapter_bytes / 10;
 }
 
+// In half of the runs speculation on texts of few words, in a quarter adapters that leave
+// behind their last request, in a fifth adapters that are loaded before anybody asks, in a
+// fifth a memory that KV and adapters share, and every policy of scheduling.
+WorldOptions soak_setup(uint64_t seed, Prng& random) {
+  WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
+  setup.blocks = 10 + static_cast<int32_t>(random.below(20));
+  setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
+  setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
+  setup.prefix_cache = random.below(4) != 0;
+  if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
+  if (seed % 5 == 2) setup.adapter_keeping.prefetch = AdapterPrefetch::kHistogram;
+  setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 20};
+  if (seed % 2 == 0) setup.speculate = Speculation::kLookup;
+  if (seed % 2 == 0) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
+  if (seed % 5 == 3) share_memory(setup, seed);
+  return setup;
+}
+
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory
 // for all, replaced versions, activated ones among them, preemption, a KV cache that
-// shrinks and grows, in half of the runs speculation on texts of few words, requests that
-// are held for a while, in a third an executor that chooses tokens where nothing but
-// logits is needed, in a quarter adapters that leave behind their last request, every
-// policy of scheduling, and in a fifth KV and adapters that share their memory.
+// shrinks and grows, requests that are held for a while, in a third of the runs an
+// executor that chooses tokens where nothing but logits is needed, and what soak_setup()
+// says.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   struct {
     int drafting = 0, choosing = 0;
-  } seen;  // of the runs that may: with enough of everything to show it
+    uint64_t ahead = 0;  // loads
+  } seen;                // of the runs that may: with enough of everything to show it
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Prng random(seed), holds(seed + 1000);
-    WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
-    setup.blocks = 10 + static_cast<int32_t>(random.below(20));
-    setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
-    setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
-    setup.prefix_cache = random.below(4) != 0;
-    set_policies(setup, seed);
-    const bool drafts = seed % 2 == 0;
-    if (drafts) setup.speculate = Speculation::kLookup;
-    if (drafts) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
-    World world(setup);
+    Prng random(seed), holds(seed + 1000), times(seed + 2000);
+    World world(soak_setup(seed, random));
+    const bool drafts = world.setup_.speculate == Speculation::kLookup;
+    const bool foresees = world.setup_.adapter_keeping.prefetch == AdapterPrefetch::kHistogram;
     world.executor.chooses = seed % 3 == 0;
     uint64_t content = 1000;
     // A third of them is activated by a token that some prompts hold.
@@ -158,6 +167,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
           break;
         }
         case 4: {
+          if (foresees && times.below(20) != 0) break;  // what is gone is forgotten
           const std::string name = name_of();
           world.command(AdapterAction::kDrop, name);
           if (random.below(3) != 0) world.command(AdapterAction::kAdd, name, "/" + name);
@@ -181,6 +191,8 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
       }
       if (world.last_id > 0 && holds.below(12) == 0)
         world.hold(RequestId{1 + holds.below(world.last_id)}, holds.below(3) == 0);
+      if (foresees && times.below(4) == 0)
+        world.clock.advance_ns(static_cast<int64_t>(times.below(4)) * IdleTimes::kBinNs);
       if (!world.jobs.empty() && random.below(3) == 0) world.finish_load(random.below(world.jobs.size()));
       world.turn();
       ASSERT_FALSE(HasFailure());
@@ -208,6 +220,8 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     EXPECT_TRUE(world.executor.chooses || world.executor.chosen == 0);
     seen.drafting += stats.drafted_tokens > stats.accepted_tokens && stats.accepted_tokens > 0;
     seen.choosing += world.executor.chosen > 0 && world.executor.not_chosen > 0;
+    EXPECT_TRUE(foresees || stats.adapter_loads_ahead == 0);
+    seen.ahead += stats.adapter_loads_ahead;
     EXPECT_EQ(world.replies.size(), world.tickets);
     world.expect_nothing_held();
     for (int i = 0; i < 5; ++i) world.command(AdapterAction::kDrop, std::string(1, static_cast<char>('a' + i)));
@@ -216,6 +230,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   }
   EXPECT_GE(seen.drafting, 25);
   EXPECT_GE(seen.choosing, 15);
+  EXPECT_GE(seen.ahead, 8u);
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ PrefillRows EngineLoop::prefill_rows() const {
   const bool unbounded = parts_.step_time_ns == kStepTimeUnbounded;
   if (unbounded || (parts_.executor->streams() && parts_.step_time_ns == 0)) return {};
   StepLoad decode;
-  int64_t context = 0, prompts = 0;
+  int64_t context = 0, prompts = 0, backlog = waiting_rows_;
   for (const SeqState& state : running_states_) {
     if (state.waits) continue;
     if (state.remaining() == 1) {
@@ -137,10 +137,11 @@ PrefillRows EngineLoop::prefill_rows() const {
       decode.attended += state.known;
     } else {
       context += state.computed;
+      backlog += state.remaining();
       ++prompts;
     }
   }
-  return times_.prefill_rows(decode, static_cast<int32_t>(prompts > 0 ? context / prompts : 0));
+  return times_.prefill_rows(decode, static_cast<int32_t>(prompts > 0 ? context / prompts : 0), backlog);
 }
 
 // In the order of admission, until it has nobody more to ask.

@@ -59,6 +59,7 @@ void KeepOrder::sort(std::span<CacheItem> items) const {
   }
   std::sort(items.begin(), items.end(), [this](const CacheItem& a, const CacheItem& b) {
     if (a.wanted != b.wanted) return a.wanted > b.wanted;
+    if (a.foreseen != b.foreseen) return a.foreseen < b.foreseen;
     if (policy_ != KeepPolicy::kLru && a.score != b.score) return a.score < b.score;
     return a.last_use_ns != b.last_use_ns ? a.last_use_ns < b.last_use_ns : a.id < b.id;
   });

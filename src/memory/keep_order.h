@@ -3,7 +3,9 @@
 // wanted (mechanisms §3, §8). A pure function of plain values.
 //
 // Those that nobody waits for go before those that somebody waits with, and of these the
-// one wanted last goes first, whatever the policy. Of the others the lowest score goes:
+// one wanted last goes first, whatever the policy. Of the others those go first that will
+// be wanted later, and those last that will be wanted soon, as far as that is foreseen.
+// Of those alike in that the lowest score goes:
 //
 //   kLru        when it was last used
 //   kChameleon  F * frequency + R * recency + S * size   (Chameleon, §4.1)
@@ -28,6 +30,9 @@ namespace loralei {
 
 enum class KeepPolicy : uint8_t { kLru, kFairShare, kChameleon, kDensity };
 
+// When an object will be wanted next.
+enum class Foreseen : uint8_t { kLater, kUnknown, kSoon };
+
 // A cached object that may leave.
 struct CacheItem {
   static constexpr uint64_t kUnwanted = UINT64_MAX;
@@ -38,7 +43,8 @@ struct CacheItem {
   double expected_per_s = 0;    // from now on (RecentUses::expected_per_s)
   double recreate_s = 0;        // what it takes to have it again
   uint64_t wanted = kUnwanted;  // the order of the oldest that waits with it
-  double score = 0;             // KeepOrder::sort() writes it
+  Foreseen foreseen = Foreseen::kUnknown;
+  double score = 0;  // KeepOrder::sort() writes it
 };
 
 // Of kChameleon: the paper's, found by its authors on traces (§4.1).

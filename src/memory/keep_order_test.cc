@@ -39,6 +39,18 @@ TEST(KeepOrder, WhatSomebodyWaitsWithLeavesLastWhateverThePolicy) {
   }
 }
 
+TEST(KeepOrder, WhatIsExpectedSoonLeavesBehindTheOthersAndWhatIsExpectedLaterBeforeThem) {
+  for (const KeepPolicy policy :
+       {KeepPolicy::kLru, KeepPolicy::kFairShare, KeepPolicy::kChameleon, KeepPolicy::kDensity}) {
+    const std::vector<CacheItem> items = {
+        {.id = 0, .bytes = 1, .last_use_ns = 1, .foreseen = Foreseen::kSoon},
+        {.id = 1, .bytes = 5, .last_use_ns = 5, .uses_per_s = 5, .recreate_s = 5},
+        {.id = 2, .bytes = 9, .last_use_ns = 9, .uses_per_s = 9, .recreate_s = 99, .foreseen = Foreseen::kLater},
+        {.id = 3, .bytes = 1, .last_use_ns = 1, .wanted = 3, .foreseen = Foreseen::kLater}};
+    EXPECT_EQ(order(KeepOrder(policy), items), "cbad") << static_cast<int>(policy);
+  }
+}
+
 // S = 0.45 frequency + 0.10 recency + 0.45 size, worked out by hand:
 //   a  1.0 * .45 + 0.0 * .10 + 0.25 * .45 = 0.5625
 //   b  0.2 * .45 + 1.0 * .10 + 1.00 * .45 = 0.6400
@@ -89,7 +101,8 @@ TEST(KeepOrder, EqualsANaiveTwinHoweverTheObjectsAreListed) {
                        .uses_per_s = static_cast<double>(random.below(4)),
                        .expected_per_s = static_cast<double>(random.below(4)),
                        .recreate_s = static_cast<double>(random.below(3)),
-                       .wanted = random.below(3) == 0 ? random.below(4) : CacheItem::kUnwanted});
+                       .wanted = random.below(3) == 0 ? random.below(4) : CacheItem::kUnwanted,
+                       .foreseen = static_cast<Foreseen>(random.below(3))});
     }
     double uses = 0, bytes = 0, oldest = 1e9, newest = 0;
     for (const CacheItem& item : items) {
@@ -116,6 +129,8 @@ TEST(KeepOrder, EqualsANaiveTwinHoweverTheObjectsAreListed) {
         const CacheItem &a = sorted[i - 1], &b = sorted[i];
         ASSERT_GE(a.wanted, b.wanted);
         if (a.wanted != b.wanted) continue;
+        ASSERT_LE(a.foreseen, b.foreseen);
+        if (a.foreseen != b.foreseen) continue;
         const double first = score(policy, a), second = score(policy, b);
         ASSERT_LE(first, second + 1e-12);
         if (a.score != b.score) continue;

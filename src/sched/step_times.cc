@@ -126,6 +126,13 @@ int64_t StepTimes::bound_ns() const {
   return std::max(kStepTimeNs, static_cast<int64_t>(std::min(a_ + b_ * rows, most_s) / kNs));
 }
 
+double StepTimes::bound_s(double decode_s, double backlog_s) const {
+  const double usual_s = static_cast<double>(bound_ns()) * kNs;
+  if (bound_ns_ > 0) return usual_s;
+  const double most_s = std::min(kBacklogMost * usual_s, decode_s / (1 - kBacklogShare));
+  return std::max(usual_s, std::min(decode_s + backlog_s, most_s));
+}
+
 int32_t StepTimes::rows_within(double seconds, const StepLoad& decode, int32_t context) const {
   const double row_s = b_ + c_ * context;
   const double decode_s = decode.rows > 0 ? predicted_s(decode) : a_;
@@ -137,10 +144,11 @@ int32_t StepTimes::rows_within(double seconds, const StepLoad& decode, int32_t c
                     rows_max_);
 }
 
-PrefillRows StepTimes::prefill_rows(const StepLoad& decode, int32_t context) const {
-  const double bound_s = static_cast<double>(bound_ns()) * kNs;
-  return {.shared = rows_within(bound_s, decode, context),
-          .alone = rows_within(kAloneFactor * bound_s, decode, context)};
+PrefillRows StepTimes::prefill_rows(const StepLoad& decode, int32_t context, int64_t backlog) const {
+  const double alone_s = kAloneFactor * static_cast<double>(bound_ns()) * kNs;
+  const double shared_s = bound_s(predicted_s(decode), (b_ + c_ * context) * static_cast<double>(backlog));
+  return {.shared = rows_within(shared_s, decode, context),
+          .alone = rows_within(std::max(alone_s, shared_s), decode, context)};
 }
 
 }  // namespace loralei

@@ -19,6 +19,12 @@
 // usual length in which it is computed. Where rows that decode take most of the bound,
 // prompts get kPromptShare of the step's time all the same.
 //
+// While more rows of prompts wait than fit, the default grows, so that what decodes takes
+// less of the time: up to a step in which all of them are computed, to one of which they
+// take kBacklogShare, and to kBacklogMost times itself. That is what those that decode
+// wait for their next token then; it falls back with the backlog. A bound that was stated
+// stays.
+//
 // Thread: one. A plain value; no clock, no allocation. Invariants: prefill rows are at
 // least kPrefillRowsMin, so that every step makes progress, and at most rows_max; they
 // grow from kFirstRows no faster than kGrowth times the largest step learned so far.
@@ -45,6 +51,7 @@ class StepTimes {
   static constexpr int64_t kStepTimeNs = 100'000'000;
   static constexpr int64_t kStepTimeMostNs = 150'000'000;
   static constexpr double kFloorsMost = 3, kDearer = 1.1, kAloneFactor = 3, kPromptShare = 0.25;
+  static constexpr double kBacklogMost = 4, kBacklogShare = 0.75;
   static constexpr int32_t kPrefillRowsMin = 4, kFirstRows = 128, kGrowth = 4;
 
   // bound_ns: of a step; 0: the default. rows_max: of a step.
@@ -53,10 +60,10 @@ class StepTimes {
   void learn(const StepLoad& load, int64_t ns);
   double predicted_s(const StepLoad& load) const;
   double prompt_row_s() const;  // of a row of a prompt of some length, in a step of many
-  // Beside `decode` rows; `context`: positions that the prompts' next rows attend to,
-  // each.
-  PrefillRows prefill_rows(const StepLoad& decode, int32_t context) const;
-  int64_t bound_ns() const;  // of a step, as learned so far
+  // Beside `decode` rows. `context`: positions that the prompts' next rows attend to,
+  // each. `backlog`: rows of prompts that wait or are under way.
+  PrefillRows prefill_rows(const StepLoad& decode, int32_t context, int64_t backlog = 0) const;
+  int64_t bound_ns() const;  // of a step, as learned so far, without a backlog
 
  private:
   struct Average {
@@ -64,6 +71,7 @@ class StepTimes {
     bool known = false;
   };
   void fit();
+  double bound_s(double decode_s, double backlog_s) const;
   int32_t rows_within(double seconds, const StepLoad& decode, int32_t context) const;
 
   int64_t bound_ns_ = 0;

@@ -59,6 +59,37 @@ TEST(StepTimes, TheDefaultGrowsWhereRowsWouldBecomeTooDear) {
   EXPECT_NEAR(static_cast<double>(large.bound_ns()) / kS, 0.9, 0.01) << "three times what one row takes";
 }
 
+// A step of 100 rows that decode takes 70 ms, and the bound is 150 ms.
+TEST(StepTimes, TheDefaultGrowsWithWhatWaitsAndFallsBack) {
+  const double a = 0.02, b = 0.0005;
+  StepTimes times(0, 1024), stated(100'000'000, 1024);
+  for (const int32_t rows : {1, 8, 32, 64, 128, 256, 512}) {
+    times.learn({rows, 0}, ns_of(a, b, 0, {rows, 0}));
+    stated.learn({rows, 0}, ns_of(a, b, 0, {rows, 0}));
+  }
+  const StepLoad decode{100, 0}, few{4, 0};
+  const auto took_s = [&](const StepLoad& beside, int32_t rows) { return a + b * (beside.rows + rows); };
+  const double usual_s = static_cast<double>(times.bound_ns()) / kS;
+  const PrefillRows without = times.prefill_rows(decode, 0);
+  EXPECT_NEAR(took_s(decode, without.shared), usual_s, 0.002);
+  int32_t before = 0;
+  for (int64_t backlog = 0; backlog < 5000; backlog += 50) {
+    const PrefillRows rows = times.prefill_rows(decode, 0, backlog);
+    ASSERT_GE(rows.shared, before);
+    ASSERT_GE(rows.alone, rows.shared);
+    ASSERT_LE(took_s(decode, rows.shared), 0.07 / (1 - StepTimes::kBacklogShare) + 0.002);
+    ASSERT_LE(took_s(few, times.prefill_rows(few, 0, backlog).shared), usual_s + 0.002)
+        << "they take a small part of it";
+    ASSERT_EQ(stated.prefill_rows(decode, 0, backlog).shared, stated.prefill_rows(decode, 0).shared);
+    before = rows.shared;
+  }
+  EXPECT_NEAR(took_s(decode, before), 0.07 / (1 - StepTimes::kBacklogShare), 0.002);
+  EXPECT_EQ(times.prefill_rows(decode, 0).shared, without.shared);
+  const StepLoad heavy{2000, 0};
+  EXPECT_NEAR(took_s(heavy, times.prefill_rows(heavy, 0, 100'000).shared), 1.02 * 4 / 3, 0.01)
+      << "what decodes takes more than four times the bound: a quarter for prompts";
+}
+
 TEST(StepTimes, RowsGrowNoFasterThanWhatIsKnown) {
   StepTimes times(0, 512);
   EXPECT_EQ(times.prefill_rows({}, 0).shared, StepTimes::kFirstRows);
@@ -80,7 +111,7 @@ TEST(StepTimes, RowsStayWithinTheirLimits) {
       const auto rows = static_cast<int32_t>(1 + random.below(static_cast<uint64_t>(rows_max)));
       const StepLoad load{rows, static_cast<int64_t>(random.below(1'000'000))};
       times.learn(load, static_cast<int64_t>(random.below(4) == 0 ? 0 : random.below(10'000'000'000)));
-      const PrefillRows allowed = times.prefill_rows({8, 1000}, 500);
+      const PrefillRows allowed = times.prefill_rows({8, 1000}, 500, static_cast<int64_t>(random.below(10'000)));
       for (const int32_t value : {allowed.shared, allowed.alone}) {
         ASSERT_GE(value, std::min(rows_max, StepTimes::kPrefillRowsMin));
         ASSERT_LE(value, rows_max);

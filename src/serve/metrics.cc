@@ -230,6 +230,10 @@ void put_engine_counts(Page& page, const EngineStats& s) {
              number(s.adapter_load_failures));
   page.value(kCounter, "loralei_adapter_evictions_total", "Adapters dropped to make room.",
              number(s.adapter_evictions));
+  page.value(kCounter, "loralei_adapter_predicted_loads_total", "Adapters loaded before anybody asked for them.",
+             number(s.adapter_loads_ahead));
+  page.value(kCounter, "loralei_adapter_predicted_loads_used_total", "Of these, used before they left memory.",
+             number(s.adapter_loads_ahead_used));
   page.value(kCounter, "loralei_adapter_uploads_total", "Adapters copied from host memory to the GPU.",
              number(s.adapter_uploads));
   page.value(kCounter, "loralei_adapter_upload_bytes_total", "Bytes of adapters copied to the GPU.",

@@ -46,6 +46,8 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.rows = 541;
   stats.steps_by_rows = {2, 0, 1, 1, 0, 0, 0, 1};
   stats.adapter_uploads = 4;
+  stats.adapter_loads_ahead = 9;
+  stats.adapter_loads_ahead_used = 6;
   stats.waited_s[static_cast<size_t>(WaitCause::kAdapterLoad)] = 2.5;
   stats.adapter_upload_bytes = 5000;
   stats.adapter_upload_s = 0.25;
@@ -62,6 +64,8 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "loralei_adapter_requests_total{adapter=\"a\"} 1\n",
         "loralei_adapter_generation_tokens_total{adapter=\"a\"} 5\n",
         "loralei_adapter_uploads_total 4\n",
+        "loralei_adapter_predicted_loads_total 9\n",
+        "loralei_adapter_predicted_loads_used_total 6\n",
         "loralei_request_wait_seconds_total{cause=\"adapter_load\"} 2.5\n",
         "loralei_adapter_upload_bytes_total 5000\n",
         "loralei_adapter_upload_seconds_total 0.25\n",
@@ -110,6 +114,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.steps = s.prompt_tokens = s.cached_tokens = s.generated_tokens = s.preemptions = s.squashes = s.rows = 1;
   s.prefix_queries = s.prefix_hits = s.drafted_tokens = s.accepted_tokens = 1;
   s.adapter_loads = s.adapter_load_failures = s.adapter_evictions = s.adapter_uploads = 1;
+  s.adapter_loads_ahead = s.adapter_loads_ahead_used = 1;
   s.adapter_load_bytes = s.idle_adapter_bytes = 1;
   s.adapter_upload_bytes = s.disk_read_bytes = s.streamed_bytes = 1;
   s.adapter_upload_s = s.step_ms_last = s.products_s = s.attention_s = s.lora_s = s.disk_s = 1;

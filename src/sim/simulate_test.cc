@@ -194,6 +194,36 @@ TEST(Simulate, ProfilesOfAnyNumbersAreAnswered) {
   EXPECT_NE(run.error().message.find("smaller --kv-cache-memory"), std::string::npos) << run.error().message;
 }
 
+// One adapter is asked for every ten minutes, and sixty others in turn, of which three or
+// six have room.
+TEST(Simulate, WhatIsExpectedIsInMemoryWhenItsRequestComes) {
+  Workload workload;
+  for (int64_t at_s = 0; at_s < 3 * 3600; at_s += 40) {
+    const bool often = at_s % 600 == 0;
+    workload.push_back({.at_ns = at_s * 1'000'000'000,
+                        .adapter = often ? "often" : "other" + std::to_string(at_s / 40 % 60),
+                        .rank = 64,
+                        .prompt_tokens = 10,
+                        .output_tokens = 5});
+  }
+  for (const bool with_link : {false, true}) {
+    for (const AdapterPrefetch prefetch : {AdapterPrefetch::kQueue, AdapterPrefetch::kHistogram}) {
+      SimulationOptions options{.check = true};
+      options.replica.engine.adapter_keeping.prefetch = prefetch;
+      const auto run = simulate(workload, some_profile(with_link), options);
+      ASSERT_TRUE(run.ok()) << run.error().message;
+      const bool foresees = prefetch == AdapterPrefetch::kHistogram;
+      const int64_t load_ns = 69'000'000;  // of 64 MB
+      for (size_t i = workload.size() / 2; i < workload.size(); ++i) {
+        if (workload[i].adapter != "often") continue;
+        EXPECT_EQ(run->requests[i].first_ns - workload[i].at_ns < load_ns, foresees) << "at " << workload[i].at_ns;
+      }
+      EXPECT_EQ(run->replicas[0].adapter_loads_ahead_used > 7, foresees);
+      EXPECT_EQ(run->replicas[0].adapter_loads_ahead > 0, foresees);
+    }
+  }
+}
+
 // Loads that fail or take long, clients that leave, other budgets, adapters that come and
 // go: every request ends, nothing is held at the end (S1 to S5, looked at by simulate()).
 TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
@@ -206,6 +236,7 @@ TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
     SimulationOptions options{.replicas = static_cast<int32_t>(1 + random.below(2)), .faults = seed};
     options.check = seed % 25 == 0;
     if (seed % 3 == 0) options.replica.engine.adapter_keeping = AdapterKeeping::none();
+    if (seed % 2 == 0) options.replica.engine.adapter_keeping.prefetch = AdapterPrefetch::kHistogram;
     options.replica.engine.scheduling = {.policy = static_cast<SchedulePolicy>(seed % 3), .first_fit = 10};
     options.replica.engine.max_model_len = 1024;
     options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(8));

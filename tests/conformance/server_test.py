@@ -185,6 +185,7 @@ class Metrics(unittest.TestCase):
                  "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "loralei_log_stuck_seconds"}
     OF_A_GPU = {"loralei_adapter_uploads_total", "loralei_adapter_upload_bytes_total", "loralei_adapter_upload_seconds_total"}
     BEYOND_THIS_TEST = {"loralei_http_connections_refused_total",  # takes thousands of connections
+                        "loralei_adapter_predicted_loads_total", "loralei_adapter_predicted_loads_used_total",  # take many minutes
                         "loralei_squashes_total",  # another policy, and predictions that are wrong
                         "loralei_log_lines_dropped_total"}  # and a reader that does not read
 
