@@ -68,7 +68,7 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
 // shrinks and grows, in half of the runs speculation on texts of few words, requests that
 // are held for a while, in a third an executor that chooses tokens where nothing but
 // logits is needed, in a quarter adapters that leave behind their last request, and every
-// policy of scheduling.
+// policy of scheduling and every way to predict lengths.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   struct {
     int drafting = 0, choosing = 0;
@@ -82,7 +82,9 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
     setup.prefix_cache = random.below(4) != 0;
     if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
-    setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 20};
+    setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3),
+                        .prediction = static_cast<LengthPrediction>(seed / 9 % kLengthPredictions),
+                        .first_fit = 20};
     const bool drafts = seed % 2 == 0;
     if (drafts) setup.speculate = Speculation::kLookup;
     if (drafts) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));

@@ -52,6 +52,8 @@ LoopWorld::LoopWorld(const WorldOptions& setup) : setup_(setup), executor(limits
   parts.on_step = setup.on_step;
   parts.adapter_keeping = setup.adapter_keeping;
   parts.scheduling = setup.scheduling;
+  parts.lengths = setup.lengths;
+  parts.keep_lengths = setup.keep_lengths;
   parts.kv_block_bytes = kv_block_bytes(shape);
   loop = std::make_unique<EngineLoop>(std::move(parts));
 }
