@@ -2,7 +2,7 @@
 // A file of prompts and their answers, as instruction sets are published, for bench
 // lengths: a JSON object a line.
 //
-//   {"prompt": "Name three fruits.", "answer": "Apple, pear and plum.", "adapter": "lists"}
+//   {"prompt": "Name three fruits.", "answer": "Apple, pear, plum.", "adapter": "lists"}
 //
 // `adapter` may be left out. One thread. Failure: "FILE:LINE: what is wrong there".
 #pragma once

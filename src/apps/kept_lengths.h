@@ -3,9 +3,9 @@
 // for each base model (sched/lengths_state.h).
 //
 // Thread: recall() by one thread at start; keep() by any one, which never waits for the
-// disk. Ownership: of the file's thread; borrows the log. Failure: a folder that cannot be
-// written is refused at the start. A file that cannot be used is a line in the log, and is
-// written anew.
+// disk. Ownership: of the file's thread; borrows the log. Failure: a folder that cannot
+// be written is refused at the start. A file that cannot be used is a line in the log,
+// and is written anew.
 #pragma once
 
 #include <memory>

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench lengths: how well --predict-length history and learned tell the lengths of answers
-// that are known, in the order of a file: each is predicted before it is learned.
+// bench lengths: how well --predict-length history and learned tell the lengths of
+// answers that are known, in the order of a file: each is predicted before it is learned.
 //
-// A class of k is the part of the true lengths between two of their k-quantiles; the class
-// of a prediction is that of its length. Rows named `late` are of the second half alone.
+// A class of k is the part of the true lengths between two of their k-quantiles; the
+// class of a prediction is that of its length. Rows named `late` are of the second half
+// alone.
 //
-// One thread; a pure function of its arguments, but for the row of its processor time. Failure: fewer
-// answers than kAnswersLeast.
+// One thread; a pure function of its arguments, but for the row of its processor time.
+// Failure: fewer answers than kAnswersLeast.
 #pragma once
 
 #include <span>

@@ -146,8 +146,8 @@ void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
   output_ = nullptr;
 }
 
-// If there is anything new. A copy of what was learned: about a millisecond where adapters
-// are many.
+// If there is anything new. A copy of what was learned: about a millisecond where
+// adapters are many.
 void EngineLoop::keep_lengths(int64_t at_most_every_ns) {
   if (!parts_.keep_lengths || scheduling_.lengths().answers() == lengths_kept_) return;
   const int64_t now_ns = parts_.clock->now_ns();

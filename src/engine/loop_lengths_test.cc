@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long answers will be: what is learned of them, in the order of admission and in what
-// outlives the process.
+// How long answers will be: what is learned of them, in the order of admission and in
+// what outlives the process.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -78,7 +78,7 @@ TEST(EngineLoopLengths, AWordOfThePromptSaysWhomSjfTakes) {
     EXPECT_EQ(counted(prediction), 31u) << "those that ended by themselves";
     EXPECT_EQ(counted(LengthPrediction::kHistory), 31u);
     EXPECT_EQ(counted(LengthPrediction::kMaxTokens), 0u);
-    if (learned) EXPECT_LT(errors[1].sum, errors[0].sum);
+    EXPECT_EQ(errors[1].sum < errors[0].sum, learned);
   }
 }
 

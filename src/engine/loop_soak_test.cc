@@ -63,6 +63,12 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
   EXPECT_EQ(world.executor.chosen > 0, chooses && !drafts);  // drafts are made likely by bias, which the host adds
 }
 
+SchedulingOptions scheduling_of(uint64_t seed) {
+  return {.policy = static_cast<SchedulePolicy>(seed / 3 % 3),
+          .prediction = static_cast<LengthPrediction>(seed / 9 % kLengthPredictions),
+          .first_fit = 20};
+}
+
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory
 // for all, replaced versions, activated ones among them, preemption, a KV cache that
 // shrinks and grows, in half of the runs speculation on texts of few words, requests that
@@ -82,9 +88,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
     setup.prefix_cache = random.below(4) != 0;
     if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
-    setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3),
-                        .prediction = static_cast<LengthPrediction>(seed / 9 % kLengthPredictions),
-                        .first_fit = 20};
+    setup.scheduling = scheduling_of(seed);
     const bool drafts = seed % 2 == 0;
     if (drafts) setup.speculate = Speculation::kLookup;
     if (drafts) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));

@@ -84,8 +84,8 @@ struct EngineContext {
   // empty: nothing is recorded.
   std::function<void(const StepRecord&)> on_step;
   // What was learned of answers' lengths: by an earlier process (null: nothing), and in
-  // this one, told on the engine thread every few minutes and at the end. Empty: it is not
-  // kept.
+  // this one, told on the engine thread every few minutes and at the end. Empty: it is
+  // not kept.
   std::shared_ptr<const LengthsState> lengths;
   std::function<void(LengthsState&&)> keep_lengths;
   ThreadPool* pool = nullptr;  // samples rows side by side; null: on the engine thread. Used between steps only.

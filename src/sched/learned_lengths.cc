@@ -16,7 +16,7 @@ constexpr double kDeviationLeast = 2;  // bins: a half of an octave
 constexpr double kTiltMost = 20;       // of a and b: beyond that all the weight is in one bin
 constexpr double kGradientMost = 3;    // an answer that nobody would have thought of is no more than that
 
-enum class Feature : uint64_t { kAny, kPrompt, kMost, kFormed, kAdapter, kToken, kPair, kPlaced };
+enum class Feature : uint64_t { kAny, kPrompt, kMost, kFormed, kAdapter, kToken, kPair };
 
 uint16_t place_of(Feature kind, uint64_t first, uint64_t second = 0) {
   const uint64_t hash = mix64(mix64(mix64(static_cast<uint64_t>(kind) + 1) ^ first) ^ (second + 1));
@@ -75,8 +75,6 @@ LearnedLengths::Features LearnedLengths::features_of(const PromptFacts& facts) {
   places.push_back(place_of(Feature::kMost, power_of(facts.output_most)));
   places.push_back(place_of(Feature::kFormed, facts.formed ? 1 : 0));
   places.push_back(place_of(Feature::kAdapter, facts.adapter));
-  for (size_t i = 0; i < std::min(kPlacedTokens, prompt.size()); ++i)
-    places.push_back(place_of(Feature::kPlaced, i, number_of(prompt[i])));
   const size_t first_end = std::min(kEdgeTokens, prompt.size());
   const size_t last_begin = std::max(first_end, prompt.size() - std::min(kEdgeTokens, prompt.size()));
   const auto add = [&](size_t begin, size_t end) {

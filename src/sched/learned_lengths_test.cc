@@ -204,8 +204,8 @@ TEST(LearnedLengths, NoInputBreaksIt) {
   EXPECT_TRUE(std::isfinite(median(learned.tilted(h, features_of({1, 2, 3})))));
 }
 
-// The formulas of the header once more, read as they stand there: weights by name in a map,
-// p and its gradients by sums over bins.
+// The formulas of the header once more, read as they stand there: weights by name in a
+// map, p and its gradients by sums over bins.
 class Naive {
  public:
   Shares tilted(const Shares& h, const std::set<uint16_t>& names) {

@@ -82,7 +82,8 @@ void LengthPredictor::keep(uint64_t key, const OutputLengths::Lengths& lengths) 
   kept_.erase(std::min_element(kept_.begin(), kept_.end(), less));
 }
 
-// Those that are there come before those that were, and of these those that are known best.
+// Those that are there come before those that were, and of these those that are known
+// best.
 LengthsState LengthPredictor::state() const {
   std::unordered_map<uint64_t, std::pair<bool, const OutputLengths::Lengths*>> all;
   for (const auto& [key, lengths] : kept_) all[key] = {false, &lengths};

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// LengthPredictor: how long an answer will be, as --predict-length says, and how well that
-// was predicted.
+// LengthPredictor: how long an answer will be, as --predict-length says, and how well
+// that was predicted.
 //
 //   history     OutputLengths: as those of its adapter, and of prompts as long
 //   learned     the same, tilted by what the prompt says (LearnedLengths)
 //   max-tokens  as long as the request allows
 //
 // Adapters' sources are numbers of this process. What is kept beyond it (LengthsState) is
-// by key_of() the path of an adapter's files. Of an adapter that is gone it stays, for when
-// it comes back, among at most kAdaptersKept.
+// by key_of() the path of an adapter's files. Of an adapter that is gone it stays, for
+// when it comes back, among at most kAdaptersKept.
 //
 // Thread: one. Ownership: of what it has learned. Invariants: a prediction lies within 1
 // and what the request allows (0 where that is 0). No failure.

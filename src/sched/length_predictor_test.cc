@@ -90,7 +90,8 @@ TEST(LengthPredictor, ErrorsAreThoseOfWhatWasSaidAtArrival) {
   EXPECT_EQ(by_limit.errors()[static_cast<size_t>(LengthPrediction::kHistory)].sum, 0);
 }
 
-// Sources have other numbers in the next process, and what was learned comes back by path.
+// Sources have other numbers in the next process, and what was learned comes back by
+// path.
 TEST(LengthPredictor, AdaptersAreKnownAgainByTheirPath) {
   LengthPredictor before(LengthPrediction::kLearned);
   before.introduce(AdapterSourceId{1}, LengthPredictor::key_of("/adapters/brief"));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LengthsState: what was learned of answers' lengths as a value, and as bytes that outlive
-// the process (--state-dir).
+// LengthsState: what was learned of answers' lengths as a value, and as bytes that
+// outlive the process (--state-dir).
 //
 // The bytes, in the order of the machine's own:
 //
-//   "LORALEN\n", version, order mark, base (8 bytes), adapters, places, classes of length,
+//   "LORALEN\n", version, order mark, base (8 bytes), adapters, places, length classes,
 //   classes of prompts; the common distributions, the adapters' (key and weights), the
 //   weights of LearnedLengths; a checksum over all of it
 //
@@ -12,9 +12,9 @@
 // adapter.
 //
 // Thread: plain values and pure functions, any thread. Invariants: adapters' keys ascend;
-// what decode_lengths() answers is finite and within bounds. Failure: a sentence that says
-// what is wrong with the bytes. Nothing is allocated from a number in them before their
-// size agrees with it, and counts are bounded.
+// what decode_lengths() answers is finite and within bounds. Failure: a sentence that
+// says what is wrong with the bytes. Nothing is allocated from a number in them before
+// their size agrees with it, and counts are bounded.
 #pragma once
 
 #include <cstdint>

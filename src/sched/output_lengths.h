@@ -10,9 +10,9 @@
 // max_tokens, or its client left) says no more than that it would have been longer: it
 // counts as one of those that were.
 //
-// Thread: one. Ownership: of what it has learned; forget() drops an adapter's. What it has
-// learned is a value (Learned) that may be taken and put back. Space: 350 bytes an adapter.
-// No failure.
+// Thread: one. Ownership: of what it has learned; forget() drops an adapter's. What it
+// has learned is a value (Learned) that may be taken and put back. Space: 350 bytes an
+// adapter. No failure.
 #pragma once
 
 #include <array>

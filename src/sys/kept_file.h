@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// KeptFile: a file that holds the newest of the values it was given, whole: each is written
-// beside it, synced and renamed, by a thread of its own, so that whoever has a new value
-// never waits for a disk.
+// KeptFile: a file that holds the newest of the values it was given, whole: each is
+// written beside it, synced and renamed, by a thread of its own, so that whoever has a
+// new value never waits for a disk.
 //
 // Thread-safe. Ownership: owns its thread; borrows the log. Invariants: at most one value
-// waits, the newest; a reader finds a whole one, whenever the process or the machine stops.
-// Failure: start() refuses what cannot be written; a value that could not be written later
-// is a warning in the log, and the file holds the one before.
+// waits, the newest; a reader finds a whole one, whenever the process or the machine
+// stops. Failure: start() refuses what cannot be written; a value that could not be
+// written later is a warning in the log, and the file holds the one before.
 #pragma once
 
 #include <condition_variable>
