@@ -22,6 +22,11 @@ std::string KeptLengths::path_in(const std::string& folder, const std::string& b
 Result<std::unique_ptr<KeptLengths>> KeptLengths::open(const std::string& folder, LogSink& log,
                                                        EngineHostOptions& options) {
   if (folder.empty()) return std::unique_ptr<KeptLengths>();
+  if (options.engine.scheduling.policy == SchedulePolicy::kFifo) {
+    log.log(LogLevel::kInfo,
+            "--state-dir has nothing to keep with --schedule-policy fifo; sjf and wrs learn how long answers are.");
+    return std::unique_ptr<KeptLengths>();
+  }
   Status made = make_folders(folder);
   if (made.ok()) {
     auto probe = WriteFile::open(join_path(folder, "probe"));

@@ -22,7 +22,7 @@ namespace loralei {
 class KeptLengths {
  public:
   // Makes the folder, and sets `options` to recall from it and keep there; outlives the
-  // engine. No folder: null.
+  // engine. Null where there is no folder, or nothing is learned.
   static Result<std::unique_ptr<KeptLengths>> open(const std::string& folder, LogSink& log, EngineHostOptions& options);
   static std::string path_in(const std::string& folder, const std::string& base);
 

@@ -38,6 +38,7 @@ class KeptLengthsTest : public testing::Test {
   // A server's life: what it was given at the start; at the end it keeps `state`.
   std::shared_ptr<const LengthsState> live(const std::string& base, const LengthsState& state) {
     EngineHostOptions options;
+    options.engine.scheduling.policy = SchedulePolicy::kSjf;
     const auto kept = KeptLengths::open(folder_, log_, options);
     EXPECT_TRUE(kept.ok()) << kept.error().message;
     auto recalled = options.recall_lengths(base);
@@ -84,12 +85,18 @@ TEST_F(KeptLengthsTest, AFolderThatCannotBeMadeIsRefused) {
   fs::create_directories(fs::path(folder_).parent_path());
   std::ofstream(folder_) << "a file";
   EngineHostOptions options;
+  options.engine.scheduling.policy = SchedulePolicy::kSjf;
   const auto kept = KeptLengths::open(folder_ + "/below", log_, options);
   ASSERT_FALSE(kept.ok());
   EXPECT_NE(kept.error().message.find("--state-dir"), std::string::npos);
   const auto none = KeptLengths::open("", log_, options);
   ASSERT_TRUE(none.ok());
   EXPECT_EQ(*none, nullptr);
+  options.engine.scheduling.policy = SchedulePolicy::kFifo;
+  const auto nothing = KeptLengths::open(folder_, log_, options);
+  ASSERT_TRUE(nothing.ok());
+  EXPECT_EQ(*nothing, nullptr);
+  ASSERT_EQ(log_.lines.size(), 1u) << "and it is told so";
   EXPECT_FALSE(options.recall_lengths);
 }
 
