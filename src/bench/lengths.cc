@@ -12,7 +12,7 @@
 namespace loralei {
 namespace {
 
-// Of requests classed into four by their output length, a learned model (BERT).
+// Of requests that its proxy model puts into the right class (mechanisms §4).
 constexpr double kPaperShare = 0.8;
 constexpr int kMostClasses = 4;
 
