@@ -115,8 +115,7 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
   command
       .add_option("--predict-length", flags.predict_length,
                   "as of serve: history, learned or max-tokens; or what no server can know: oracle (the true length), "
-                  "or noisy:P "
-                  "(that of a part P of the requests, some other's of the rest)")
+                  "or noisy:P (that of a part P of the requests, some other's of the rest)")
       ->capture_default_str();
   command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "never reuse a prompt's beginning");
 }
