@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "apps/answers_file.h"
 #include "apps/console_log.h"
 #include "apps/options.h"
 #include "apps/simulation.h"
@@ -27,6 +28,7 @@ struct BenchFlags {
   BenchOptions options;
   ServerBenchOptions server;
   TraceBenchOptions trace;
+  std::string answers, tokenizer;  // lengths
   double slo_first_ms = 0;
   std::string simulate;  // trace: a profile
   EngineFlags engine;
@@ -100,6 +102,10 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   flags.server.rounds = flags.options.rounds;
   if (flags.scenario == "server") return bench_server(flags.server, log, report);
   if (flags.scenario == "trace") return run_trace_bench(flags, log, report);
+  if (flags.scenario == "lengths") {
+    TRY_ASSIGN(const std::vector<AnsweredPrompt> answers, read_answers(flags.answers, flags.tokenizer));
+    return bench_lengths(answers, report);
+  }
   TRY(choose_model(flags));
   if (flags.scenario == "generate") return print_generated(flags, log);
   flags.engine.host.cache_dir = flags.options.cache_dir;
@@ -222,6 +228,9 @@ void add_server_options(CLI::App& command, BenchFlags& flags) {
       "trace: a profile of that server's machine; the workload then runs through the simulator, too, and "
       "stands beside (state the server's own --max-num-seqs, --max-model-len, --max-num-batched-tokens, "
       "--step-time, --no-prefix-cache)");
+  command.add_option("--answers", flags.answers,
+                     "lengths: prompts and their answers, a JSON object with \"prompt\" and \"answer\" a line");
+  command.add_option("--tokenizer", flags.tokenizer, "lengths: a folder with tokenizer.json or tokenizer.model");
   command.add_option("--peer-url", flags.server.peer_url, "server: a running llama-server with the same files");
   command.add_option("--label", flags.server.label, "server: the model's name in the rows")->capture_default_str();
 }
@@ -235,11 +244,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   flags->engine.speculate = "off";  // steps are measured, and bounds are those of a token a step
   command
       ->add_option("scenario", flags->scenario,
-                   "machine, decode, prefill, mixed, blocking, flatness, overflow, offload, server, trace or generate "
-                   "(makes files, prints their paths)")
+                   "machine, decode, prefill, mixed, blocking, flatness, overflow, offload, server, trace, lengths or "
+                   "generate (makes files, prints their paths)")
       ->required()
       ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "blocking", "flatness", "overflow", "offload",
-                             "server", "trace", "generate"}));
+                             "server", "trace", "lengths", "generate"}));
   command->add_option("--shape", options.shape,
                       "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");

@@ -379,9 +379,11 @@ CLI::Option* add_predict_length_option(CLI::App& command, LengthPrediction& pred
   return command
       .add_option("--predict-length", prediction,
                   "for sjf and wrs, how long an answer will be: history (as those of its adapter and of prompts as "
-                  "long) or max-tokens (as long as its request allows)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, LengthPrediction>{
-          {"history", LengthPrediction::kHistory}, {"max-tokens", LengthPrediction::kMaxTokens}}))
+                  "long), learned (and as the words of its prompt say) or max-tokens (as long as its request allows)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, LengthPrediction>{{"history", LengthPrediction::kHistory},
+                                                  {"learned", LengthPrediction::kLearned},
+                                                  {"max-tokens", LengthPrediction::kMaxTokens}}))
       ->default_str("history");
 }
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink) {

@@ -8,6 +8,7 @@
 
 #include "apps/adapter_flags.h"
 #include "apps/console_log.h"
+#include "apps/kept_lengths.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/stop_signals.h"
@@ -41,7 +42,7 @@ struct ServeFlags {
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
-  std::string step_log;  // path; empty: none
+  std::string step_log, state_dir;  // paths; empty: none
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -311,6 +312,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
     TRY_ASSIGN(step_log, StepLog::create(flags.step_log));
     options.on_step = [steps = step_log.get()](const StepRecord& record) { steps->add(record); };
   }
+  TRY_ASSIGN(const std::unique_ptr<KeptLengths> kept_lengths, KeptLengths::open(flags.state_dir, log, options));
   std::unique_ptr<EngineHost> host;
   {
     ProgressPrinter progress("loading", log);
@@ -356,6 +358,10 @@ void add_log_options(CLI::App& command, ServeFlags& flags) {
   command
       .add_option("--step-log", flags.step_log,
                   "file that gets a line for every step: what it computed and how long that took")
+      ->group(kLogGroup);
+  command
+      .add_option("--state-dir", flags.state_dir,
+                  "folder that keeps what is learned of answers' lengths (--predict-length) for the next start")
       ->group(kLogGroup);
   command.add_option("--log-format", flags.log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))

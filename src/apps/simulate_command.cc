@@ -23,8 +23,9 @@ struct SimulateFlags {
 
 Status parse_prediction(const std::string& text, sim::SimulationOptions& options) {
   if (text == "history") return {};
-  if (text == "max-tokens") {
-    options.replica.engine.scheduling.prediction = LengthPrediction::kMaxTokens;
+  for (const LengthPrediction prediction : {LengthPrediction::kLearned, LengthPrediction::kMaxTokens}) {
+    if (text != kLengthPredictionNames[static_cast<size_t>(prediction)]) continue;
+    options.replica.engine.scheduling.prediction = prediction;
     return {};
   }
   if (text == "oracle") {
@@ -36,8 +37,8 @@ Status parse_prediction(const std::string& text, sim::SimulationOptions& options
     options.lengths_known = share;
     return {};
   }
-  return invalid_argument("--predict-length is history, max-tokens, oracle or noisy:P with P from 0 to 1, not \"" +
-                          text + "\"");
+  return invalid_argument(
+      "--predict-length is history, learned, max-tokens, oracle or noisy:P with P from 0 to 1, not \"" + text + "\"");
 }
 
 Status finish_options(SimulateFlags& flags) {
@@ -116,10 +117,9 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
   add_adapter_keeping_options(command, engine.adapter_keeping);
   add_schedule_policy_option(command, engine.scheduling.policy);
   command
-      .add_option(
-          "--predict-length", flags.predict_length,
-          "as of serve: history or max-tokens; or what no server can know: oracle (the true length), or noisy:P "
-          "(that of a part P of the requests, some other's of the rest)")
+      .add_option("--predict-length", flags.predict_length,
+                  "as of serve: history, learned or max-tokens; or what no server can know: oracle (the true length), "
+                  "or noisy:P (that of a part P of the requests, some other's of the rest)")
       ->capture_default_str();
   command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "never reuse a prompt's beginning");
 }

@@ -189,8 +189,9 @@ struct EngineStats : MemoryShares {  // the host's
   GivenBytes given;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
   uint64_t squashes = 0;  // of preemptions: of those that had passed others and ran longer than they were to
-  uint64_t prefix_queries = 0, prefix_hits = 0;      // tokens
-  uint64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculation
+  std::array<LengthErrors, kLengthPredictions> length_errors{};  // of predicted lengths, by what predicted
+  uint64_t prefix_queries = 0, prefix_hits = 0;                  // tokens
+  uint64_t drafted_tokens = 0, accepted_tokens = 0;              // of speculation
   // How long requests waited before anything of them was computed, by cause.
   std::array<double, kWaitCauses> waited_s{};
   int64_t idle_adapter_bytes = 0;  // of adapter_bytes: nobody uses them, and they are not pinned

@@ -255,6 +255,8 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.log = &log;
   engine.pool = parts.pool.get();
   engine.on_step = options.on_step;
+  if (options.recall_lengths) engine.lengths = options.recall_lengths(parts.weights->fingerprint());
+  engine.keep_lengths = options.keep_lengths;
   host->control_memory(engine, log);
   engine.requests = parts.requests;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +

@@ -57,6 +57,10 @@ struct EngineHostOptions {
   // What adapters are read from; null: the machine's, wherever links lead. Borrowed.
   const FileSystem* adapter_files = nullptr;
   std::function<void(const StepRecord&)> on_step;  // EngineContext::on_step
+  // EngineContext::lengths, of a base model by its fingerprint, and keep_lengths; both or
+  // neither.
+  std::function<std::shared_ptr<const LengthsState>(const std::string& base)> recall_lengths;
+  std::function<void(LengthsState&&)> keep_lengths;
   EngineOptions engine;
   DeviceFactory device;            // empty: the cores
   std::vector<std::string> notes;  // sentences about these options, for the log

@@ -13,6 +13,7 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kMemoryWatchNs = 1'000'000'000;
+constexpr int64_t kKeepLengthsNs = 180'000'000'000;
 
 }  // namespace
 
@@ -40,6 +41,7 @@ void EngineLoop::receive(std::vector<Message>& messages, EngineOutput& output) {
     admission_.places_changed();
   }
   forget_ended();
+  keep_lengths(kKeepLengthsNs);
   output_ = nullptr;
   taken_in_ns_ = parts_.clock->now_ns() - begin_ns;
 }
@@ -97,6 +99,11 @@ void EngineLoop::receive(Arrival&& arrival) {
       submit.pooling != Pooling::kNone ? 0 : std::min(submit.max_tokens, parts_.max_model_len - request.prompt_size());
   request.forbidden = submit.stop_ids;
   if (!submit.ignore_eos) request.forbidden.insert(request.forbidden.end(), parts_.eos.begin(), parts_.eos.end());
+  if (request.samples()) {
+    request.length_features = scheduling_.features_of(
+        request.sources.empty() ? AdapterSourceId{} : request.sources.front(),
+        {.prompt = submit.prompt, .output_most = request.max_output, .formed = submit.sampling.grammar != nullptr});
+  }
   if (submit.prompt_logprobs) request.prompt_logprobs.resize(submit.prompt.size());
   for (int32_t choice = 0; choice < submit.choices; ++choice) {
     auto sequence = std::make_unique<Sequence>();
@@ -158,9 +165,11 @@ void EngineLoop::receive(const Hold& hold) {
 void EngineLoop::receive(const AdapterCommand& command) {
   switch (command.action) {
     case AdapterAction::kAdd:
+      introduce(command.source);
       registry_.add(command.ticket, command.source);
       break;
     case AdapterAction::kLoad:
+      introduce(command.source);
       registry_.load(command.ticket, command.source, command.reload, command.replaces);
       break;
     case AdapterAction::kDrop:
@@ -173,6 +182,12 @@ void EngineLoop::receive(const AdapterCommand& command) {
       registry_.unpin(command.ticket, command.source.id);
       break;
   }
+}
+
+// By what its files lie at: that is the same in the next process.
+void EngineLoop::introduce(const AdapterSourceSpec& source) {
+  if (scheduling_.predicts() && !source.path.empty())
+    scheduling_.lengths().introduce(source.id, LengthPredictor::key_of(source.path));
 }
 
 void EngineLoop::receive(LoadDone&& done) { registry_.on_load_done(std::move(done)); }

@@ -48,6 +48,8 @@ EngineLoop::EngineLoop(LoopParts parts)
   CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) &&
         parts_.step_tokens <= limits.rows_max);
   samples_.reserve(static_cast<size_t>(limits.logits_rows_max));
+  if (scheduling_.predicts() && parts_.lengths) scheduling_.lengths().put_back(LengthsState(*parts_.lengths));
+  lengths_kept_ns_ = parts_.clock->now_ns();
   if (tier_ != nullptr) tier_->choose_leaving([this](std::vector<AdapterVersionId>& idle) { choose_leaving(idle); });
 }
 
@@ -143,8 +145,20 @@ void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
   forget_ended();
   registry_.fail_outstanding({ErrorCode::kUnavailable, "the server is stopping"});
   collect_replies();
+  keep_lengths(0);
   tell_adapters(output);
   output_ = nullptr;
+}
+
+// If there is anything new. A copy of what was learned: about a millisecond where
+// adapters are many.
+void EngineLoop::keep_lengths(int64_t at_most_every_ns) {
+  if (!parts_.keep_lengths || scheduling_.lengths().answers() == lengths_kept_) return;
+  const int64_t now_ns = parts_.clock->now_ns();
+  if (now_ns - lengths_kept_ns_ < at_most_every_ns) return;
+  lengths_kept_ns_ = now_ns;
+  lengths_kept_ = scheduling_.lengths().answers();
+  parts_.keep_lengths(scheduling_.lengths().state());
 }
 
 void EngineLoop::fill_stats(EngineStats& stats) const {
@@ -178,6 +192,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
     stats.device_before_bytes = overhead->before_bytes;
     stats.device_driver_bytes = overhead->since_bytes.load(std::memory_order_relaxed);
   }
+  stats.length_errors = scheduling_.lengths().errors();
   const RegistryCounters counts = registry_.counters();
   for (size_t i = 0; i < kWaitCauses; ++i) stats.waited_s[i] = static_cast<double>(waits_.totals_ns()[i]) * 1e-9;
   stats.idle_adapter_bytes = registry_.idle_bytes();
@@ -239,7 +254,7 @@ void EngineLoop::tell_adapters(EngineOutput& output) {
   adapters_told_ns_ = parts_.clock->now_ns();
   registry_.take_changes(
       [&](AdapterSourceId source) {
-        scheduling_.forget(source);
+        scheduling_.lengths().forget(source);
         output.adapters.push_back({source, nullptr});
       },
       [&](const RegistryView& view) {

@@ -144,6 +144,8 @@ class EngineLoop {
   void receive(const Cancel& cancel);
   void receive(const Hold& hold);
   void receive(const AdapterCommand& command);
+  void introduce(const AdapterSourceSpec& source);
+  void keep_lengths(int64_t at_most_every_ns);
   void receive(LoadDone&& done);
   void receive(HeaderCheck&& check);
   void receive(const BudgetReady& ready);
@@ -275,6 +277,8 @@ class EngineLoop {
   std::vector<Message> kept_;     // that came meanwhile
   int64_t taken_in_ns_ = 0;       // how long the last receive() took
   int64_t adapters_told_ns_ = 0;
+  int64_t lengths_kept_ns_ = 0;
+  uint64_t lengths_kept_ = 0;  // LengthPredictor::answers() then
   int64_t next_begin_ns_ = 0, step_begin_ns_ = 0;
   int64_t gather_until_ns_ = 0;  // 0: no company is waited for
   int64_t memory_watched_ns_ = 0;

@@ -79,9 +79,16 @@ void share_memory(WorldOptions& setup, uint64_t seed) {
   setup.adapter_floor_bytes = setup.adapter_bytes / 10;
 }
 
+SchedulingOptions scheduling_of(uint64_t seed) {
+  return {.policy = static_cast<SchedulePolicy>(seed / 3 % 3),
+          .prediction = static_cast<LengthPrediction>(seed / 9 % kLengthPredictions),
+          .first_fit = 20};
+}
+
 // In half of the runs speculation on texts of few words, in a quarter adapters that leave
 // behind their last request, in a fifth adapters that are loaded before anybody asks, in a
-// fifth a memory that KV and adapters share, and every policy of scheduling.
+// fifth a memory that KV and adapters share, every policy of scheduling, and every way to
+// predict lengths.
 WorldOptions soak_setup(uint64_t seed, Prng& random) {
   WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
   setup.blocks = 10 + static_cast<int32_t>(random.below(20));
@@ -90,7 +97,7 @@ WorldOptions soak_setup(uint64_t seed, Prng& random) {
   setup.prefix_cache = random.below(4) != 0;
   if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
   if (seed % 5 == 2) setup.adapter_keeping.prefetch = AdapterPrefetch::kHistogram;
-  setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 20};
+  setup.scheduling = scheduling_of(seed);
   if (seed % 2 == 0) setup.speculate = Speculation::kLookup;
   if (seed % 2 == 0) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
   if (seed % 5 == 3) share_memory(setup, seed);

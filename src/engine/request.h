@@ -103,11 +103,12 @@ struct Request {
   std::optional<AdapterVersionId> saved;  // the version whose full tensors are read; alone: those are never summed
   int32_t saved_first_position = 0;
   KvKey key;
-  std::string version;             // for events
-  int32_t vocab = 0;               // ids that may be sampled: below this
-  int32_t embed_vocab = 0;         // ids that may be read
-  int32_t max_output = 0;          // max_tokens, clipped to the room that max_model_len leaves
-  std::vector<TokenId> forbidden;  // until min_tokens are out
+  std::string version;                       // for events
+  int32_t vocab = 0;                         // ids that may be sampled: below this
+  int32_t embed_vocab = 0;                   // ids that may be read
+  int32_t max_output = 0;                    // max_tokens, clipped to the room that max_model_len leaves
+  LearnedLengths::Features length_features;  // of its prompt, where that is learned from
+  std::vector<TokenId> forbidden;            // until min_tokens are out
   std::vector<std::optional<TokenLogprobs>> prompt_logprobs;
   int32_t prompt_logprobs_next = 1;  // first entry not yet filled
   int32_t unfinished = 0;

@@ -32,6 +32,7 @@
 #include "engine/request_budget.h"
 #include "formats/model_config.h"
 #include "memory/ledger.h"
+#include "sched/lengths_state.h"
 
 namespace loralei {
 
@@ -97,6 +98,11 @@ struct EngineContext {
   // Told of every step that ended well, on the engine thread, which it must not hold up;
   // empty: nothing is recorded.
   std::function<void(const StepRecord&)> on_step;
+  // What was learned of answers' lengths: by an earlier process (null: nothing), and in
+  // this one, told on the engine thread every few minutes and at the end. Empty: it is
+  // not kept.
+  std::shared_ptr<const LengthsState> lengths;
+  std::function<void(LengthsState&&)> keep_lengths;
   ThreadPool* pool = nullptr;  // samples rows side by side; null: on the engine thread. Used between steps only.
 };
 

@@ -9,20 +9,22 @@ namespace {
 constexpr double kStepFade = 0.95;
 constexpr int64_t kGrowth = 16;  // tokens that are taken at a time
 
+LengthAsked length_of(const AskedFor& asked) {
+  return {{asked.source, asked.prompt}, asked.output_most, asked.output_so_far, asked.features};
+}
+
 }  // namespace
 
 Standing Scheduling::place(const AskedFor& asked) const {
   Standing standing;
-  if (options_.policy == SchedulePolicy::kFifo) return standing;
+  if (!predicts()) return standing;
+  const LengthAsked length = length_of(asked);
+  const bool known = asked.output_foreseen.has_value();
   const double most = asked.output_most;
-  double output = most;
-  if (asked.output_foreseen) {
-    output = *asked.output_foreseen;
-  } else if (options_.prediction == LengthPrediction::kHistory && most > 0) {
-    const OutputLengths::Asked alike{asked.source, asked.prompt};
-    output = asked.output_so_far > 0 ? lengths_.predict_beyond(alike, asked.output_so_far) : lengths_.predict(alike);
-  }
-  standing.size = {asked.prompt, std::min(output, most), asked.adapter_bytes};
+  standing.size = {asked.prompt, known ? std::min(*asked.output_foreseen, most) : lengths_.predict(length),
+                   asked.adapter_bytes};
+  standing.foreseen = asked.foreseen;
+  if (!known && asked.foreseen.predicted <= 0) standing.foreseen = lengths_.foresee(length);
   const int32_t rows = asked.prompt + asked.output_so_far;
   const double run_s = times_.predicted_s({rows, int64_t{rows} * rows / 2}) +
                        step_s_ * std::max(0.0, standing.size.output - asked.output_so_far);
@@ -45,8 +47,8 @@ void Scheduling::arrived(const Standing& standing, int64_t now_ns) {
 }
 
 void Scheduling::ended(const AskedFor& asked, const Standing& standing, int32_t output, bool cut, double seconds) {
-  if (options_.policy == SchedulePolicy::kFifo) return;
-  if (output > 0) lengths_.learn({asked.source, asked.prompt}, output, cut);
+  if (!predicts()) return;
+  lengths_.ended(length_of(asked), standing.foreseen, output, cut);
   if (has_queues() && !cut) queues_.ended(standing.size, seconds);
 }
 

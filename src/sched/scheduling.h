@@ -22,17 +22,13 @@
 
 #include "base/ids.h"
 #include "sched/admission.h"
-#include "sched/output_lengths.h"
+#include "sched/length_predictor.h"
 #include "sched/size_queues.h"
 #include "sched/step_times.h"
 
 namespace loralei {
 
 enum class SchedulePolicy : uint8_t { kFifo, kSjf, kWrs };
-enum class LengthPrediction : uint8_t {
-  kHistory,    // OutputLengths
-  kMaxTokens,  // as long as the request allows
-};
 
 struct SchedulingOptions {
   SchedulePolicy policy = SchedulePolicy::kFifo;
@@ -46,6 +42,8 @@ struct AskedFor {
   int32_t prompt = 0, output_most = 0, output_so_far = 0;
   int64_t adapter_bytes = 0;  // of all its adapters
   int64_t arrived_ns = 0;
+  std::span<const uint16_t> features;     // Scheduling::features_of; borrowed
+  ForeseenLength foreseen;                // when it arrived, if it has before
   std::optional<double> output_foreseen;  // in simulations alone
 };
 
@@ -56,7 +54,8 @@ struct Standing {
   int32_t queue = 0;
   int64_t tokens = 0;
   double rank = 0;
-  int64_t run_ns = 0;  // predicted, from admission to its end
+  int64_t run_ns = 0;       // predicted, from admission to its end
+  ForeseenLength foreseen;  // when it arrived
 };
 
 class Scheduling {
@@ -64,10 +63,15 @@ class Scheduling {
   static constexpr double kAgeing = 0.25;
 
   Scheduling(const SchedulingOptions& options, const SizeQueues::Options& queues, const StepTimes& times)
-      : options_(options), queues_(queues), times_(times) {}
+      : options_(options), queues_(queues), lengths_(options.prediction), times_(times) {}
 
   SchedulePolicy policy() const { return options_.policy; }
   bool has_queues() const { return options_.policy == SchedulePolicy::kWrs; }
+  bool predicts() const { return options_.policy != SchedulePolicy::kFifo; }
+  // Once for a request, when it arrives.
+  LearnedLengths::Features features_of(AdapterSourceId source, const PromptFacts& facts) const {
+    return predicts() ? lengths_.features_of(source, facts) : LearnedLengths::Features();
+  }
   Standing place(const AskedFor& asked) const;
   void place_anew(Standing& standing) const;               // behind refit()
   void arrived(const Standing& standing, int64_t now_ns);  // once a request
@@ -88,14 +92,14 @@ class Scheduling {
   std::span<const double> row_shares();
 
   const SizeQueues& queues() const { return queues_; }
-  const OutputLengths& lengths() const { return lengths_; }
-  void forget(AdapterSourceId source) { lengths_.forget(source); }
+  LengthPredictor& lengths() { return lengths_; }
+  const LengthPredictor& lengths() const { return lengths_; }
   void check() const { queues_.check(); }
 
  private:
   const SchedulingOptions options_;
   SizeQueues queues_;
-  OutputLengths lengths_;
+  LengthPredictor lengths_;
   const StepTimes& times_;
   double step_s_ = 0;  // a moving average
   std::array<AdmissionRooms::Queue, kSizeGroupsMax> rooms_{};

@@ -134,15 +134,21 @@ class Page {
 };
 
 // Of what the engine has counted: counts [limits + 1], the last above all limits.
+ClientMetric::Histogram histogram_of(std::span<const uint64_t> counts, const auto& limits, double sum) {
+  ClientMetric::Histogram histogram;
+  histogram.sample_sum = sum;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    histogram.sample_count += counts[i];
+    const double limit = i < limits.size() ? limits[i] : std::numeric_limits<double>::infinity();
+    histogram.bucket.push_back({histogram.sample_count, limit});
+  }
+  return histogram;
+}
+
 void put_histogram(Page& page, const char* name, const char* help, const char* alias, std::span<const uint64_t> counts,
                    const auto& limits, double sum) {
   ClientMetric metric;
-  metric.histogram.sample_sum = sum;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    metric.histogram.sample_count += counts[i];
-    const double limit = i < limits.size() ? limits[i] : std::numeric_limits<double>::infinity();
-    metric.histogram.bucket.push_back({metric.histogram.sample_count, limit});
-  }
+  metric.histogram = histogram_of(counts, limits, sum);
   MetricFamily family;
   family.name = name;
   family.help = help;
@@ -161,6 +167,21 @@ void put_block_times(Page& page, const BlockTimes& times) {
       "vllm:kv_block_idle_before_evict_seconds", times.idle_before_evict);
   put("loralei_kv_block_reuse_gap_seconds", "From the last use of a cached block until a request found it again.",
       "vllm:kv_block_reuse_gap_seconds", times.reuse_gap);
+}
+
+void put_length_errors(Page& page, const EngineStats& s) {
+  MetricFamily family;
+  family.name = "loralei_output_length_error_octaves";
+  family.help = "Binary logarithm of predicted to true length, without its sign, of answers that ended by themselves.";
+  family.type = MetricType::Histogram;
+  for (size_t i = 0; i < kLengthPredictions; ++i) {
+    const LengthErrors& errors = s.length_errors[i];
+    ClientMetric metric;
+    metric.label = {{"predictor", kLengthPredictionNames[i]}};
+    metric.histogram = histogram_of(errors.counts, LengthErrors::kLimits, errors.sum);
+    family.metric.push_back(std::move(metric));
+  }
+  page.family(std::move(family), {});
 }
 
 void put_memory(Page& page, const char* name, const char* help, const MemoryShares& shares, const Labels& labels) {
@@ -251,6 +272,7 @@ void put_steps(Page& page, const EngineStats& s) {
   put_histogram(page, "loralei_rows_per_step", "Rows (tokens) of a step.", "vllm:iteration_tokens_total",
                 s.steps_by_rows, kStepRowsLimits, number(s.rows));
   put_block_times(page, s.kv_block_times);
+  put_length_errors(page, s);
   const char* const kWork = "Time of all steps, by what it went into.";
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.products_s, {{"part", "products"}});
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.attention_s, {{"part", "attention"}});

@@ -121,6 +121,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.step_s = 5;
   s.steps_by_rows[0] = 1;
   s.waited_s.fill(1);
+  s.length_errors[0].add(20, 10);
   AdapterStatus adapter;
   adapter.source.label = "a";
   adapter.tier = AdapterTier::kResident;

@@ -53,6 +53,8 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   parts.on_step = setup.on_step;
   parts.adapter_keeping = setup.adapter_keeping;
   parts.scheduling = setup.scheduling;
+  parts.lengths = setup.lengths;
+  parts.keep_lengths = setup.keep_lengths;
   parts.kv_block_bytes = kv_block_bytes(shape);
   parts.joint_kv = setup.joint;
   parts.adapter_floor_bytes = setup.adapter_floor_bytes;

@@ -47,6 +47,8 @@ struct WorldOptions {
   std::function<void(const StepRecord&)> on_step;
   AdapterKeeping adapter_keeping;
   SchedulingOptions scheduling;
+  std::shared_ptr<const LengthsState> lengths;  // EngineContext
+  std::function<void(LengthsState&&)> keep_lengths;
 };
 
 class LoopWorld {

@@ -76,6 +76,13 @@ TEST(Simulate, AnAdapterIsLoadedFromTheDiskAndOverTheLink) {
   }
 }
 
+// Every policy of scheduling with every way to predict lengths.
+SchedulingOptions scheduling_of(uint64_t seed) {
+  return {.policy = static_cast<SchedulePolicy>(seed % 3),
+          .prediction = static_cast<LengthPrediction>(seed / 3 % kLengthPredictions),
+          .first_fit = 10};
+}
+
 std::string bytes_of(const SimulatedRun& run) {
   std::string text;
   for (const ServedRequest& served : run.requests)
@@ -93,6 +100,7 @@ TEST(Simulate, WhatMustHoldHoldsAndARunIsRepeated) {
     SimulationOptions options{.replicas = static_cast<int32_t>(1 + random.below(3)), .check = true};
     options.routing = seed % 3 == 0 ? Routing::kRoundRobin : Routing::kLeastOutstanding;
     options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(16));
+    options.replica.engine.scheduling = scheduling_of(seed);
     const auto first = simulate(workload, profile, options);
     ASSERT_TRUE(first.ok()) << first.error().message;
     const auto second = simulate(workload, profile, options);
@@ -121,6 +129,7 @@ TEST(Simulate, NobodyReadsTheFuture) {
     const auto steps_of = [&](const Workload& one, std::vector<StepRecord>& steps) {
       SimulationOptions options;
       options.replica.engine.max_sequences = 6;
+      options.replica.engine.scheduling = scheduling_of(seed);
       options.replica.on_step = [&](const StepRecord& record) { steps.push_back(record); };
       return simulate(one, profile, options);
     };
@@ -237,7 +246,8 @@ TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
     options.check = seed % 25 == 0;
     if (seed % 3 == 0) options.replica.engine.adapter_keeping = AdapterKeeping::none();
     if (seed % 2 == 0) options.replica.engine.adapter_keeping.prefetch = AdapterPrefetch::kHistogram;
-    options.replica.engine.scheduling = {.policy = static_cast<SchedulePolicy>(seed % 3), .first_fit = 10};
+    if (seed % 4 == 1) options.replica.engine.memory_sharing = MemorySharing::kJoint;
+    options.replica.engine.scheduling = scheduling_of(seed);
     options.replica.engine.max_model_len = 1024;
     options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(8));
     options.replica.engine.kv_cache_bytes = 1000 * 16 * static_cast<int64_t>(64 + random.below(200));

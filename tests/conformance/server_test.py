@@ -187,6 +187,7 @@ class Metrics(unittest.TestCase):
     BEYOND_THIS_TEST = {"loralei_http_connections_refused_total",  # takes thousands of connections
                         "loralei_adapter_predicted_loads_total", "loralei_adapter_predicted_loads_used_total",  # take many minutes
                         "loralei_squashes_total",  # another policy, and predictions that are wrong
+                        "loralei_output_length_error_octaves",  # another policy
                         "loralei_log_lines_dropped_total"}  # and a reader that does not read
 
     def families(self, server):
@@ -256,6 +257,38 @@ class Metrics(unittest.TestCase):
         finally:
             self.assertEqual(server.stop(), 0, "\n".join(server.lines[-40:]))
             shutil.rmtree(folder)
+
+
+class LearnedLengths(unittest.TestCase):
+    """--predict-length learned, and --state-dir from start to start."""
+
+    def live(self, folder, said):
+        server = LiveServer("--schedule-policy", "sjf", "--predict-length", "learned", "--state-dir", str(folder))
+        try:
+            for name in ADAPTERS[:2] * 3:
+                self.assertEqual(chat(server, name)[0], 200)
+            text = " ".join(server.lines)
+            for sentence, expected in said.items():
+                self.assertEqual(sentence in text, expected, text)
+            for predictor in ("history", "learned"):
+                self.assertEqual(server.metric('loralei_output_length_error_octaves_count{predictor="%s"}' % predictor), 6)
+        finally:
+            self.assertEqual(server.stop(), 0, "\n".join(server.lines[-40:]))
+
+    def test_what_was_learned_outlives_the_server(self):
+        folder = pathlib.Path(tempfile.mkdtemp()) / "state"
+        try:
+            recalled, damaged = "lengths of answers as learned before", "is not used"
+            self.live(folder, {recalled: False, damaged: False})
+            files = list(folder.iterdir())
+            self.assertEqual(len(files), 1)
+            whole = files[0].read_bytes()
+            self.live(folder, {recalled + ", of 2 adapters": True, damaged: False})
+            files[0].write_bytes(whole[:-1000])
+            self.live(folder, {recalled: False, damaged: True})
+            self.live(folder, {recalled: True, damaged: False})
+        finally:
+            shutil.rmtree(folder.parent)
 
 
 class Run(unittest.TestCase):
