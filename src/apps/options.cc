@@ -395,14 +395,14 @@ CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& polic
   return command
       .add_option(
           "--schedule-policy,--scheduling-policy", policy,
-          "who is computed next: fifo (in order of arrival; also fcfs, priority, lpm: a request's priority always "
-          "comes first), sjf (the shortest by prediction, those that wait "
-          "long rise) or wrs (queues by size, each with its part of the server)")
+          "who is computed next: fifo (in order of arrival; also fcfs, lpm), sjf (the shortest by prediction, those "
+          "that wait long rise), wrs (queues by size, each with its part of the server) or priority (by the number "
+          "that requests bring, the lower first)")
       ->transform(CLI::CheckedTransformer(std::map<std::string, SchedulePolicy>{{"fifo", SchedulePolicy::kFifo},
                                                                                 {"sjf", SchedulePolicy::kSjf},
                                                                                 {"wrs", SchedulePolicy::kWrs},
                                                                                 {"fcfs", SchedulePolicy::kFifo},
-                                                                                {"priority", SchedulePolicy::kFifo},
+                                                                                {"priority", SchedulePolicy::kPriority},
                                                                                 {"lpm", SchedulePolicy::kFifo}}))
       ->default_str("fifo");
 }

@@ -60,7 +60,7 @@ struct Submit {
   Pooling pooling = Pooling::kNone;  // embeddings: no generation
   std::string cache_salt;            // part of the KV identity
   std::string app_id;
-  int32_t priority = 0;
+  int32_t priority = 0;  // with SchedulePolicy::kPriority: the lower first
   bool follows = false;  // belongs to work that was taken in before: taken in while draining, too
 };
 

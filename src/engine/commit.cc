@@ -295,7 +295,7 @@ void EngineLoop::enqueue(Sequence& sequence) {
   sequence.waiting = {.id = sequence.id,
                       .order = sequence.order,
                       .rows = known - match.tokens(),
-                      .priority = sequence.request->submit.priority,
+                      .priority = sequence.standing.priority,
                       .rank = sequence.standing.rank,
                       .queue = sequence.standing.queue,
                       .tokens = sequence.standing.tokens,

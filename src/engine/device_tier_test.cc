@@ -329,7 +329,7 @@ WorldOptions some_world(uint64_t seed, Prng& random) {
           .max_model_len = 120,
           .device_bytes = kBytes * static_cast<int64_t>(20 + random.below(12)) / 10,
           .adapter_keeping = some_keeping(seed),
-          .scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 10}};
+          .scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % kSchedulePolicies), .first_fit = 10}};
 }
 
 // Everything at once over a device that holds two or three of six adapters.

@@ -82,7 +82,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     setup.step_tokens = setup.max_sequences + static_cast<int32_t>(random.below(40));
     setup.prefix_cache = random.below(4) != 0;
     if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
-    setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 20};
+    setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % kSchedulePolicies), .first_fit = 20};
     const bool drafts = seed % 2 == 0;
     if (drafts) setup.speculate = Speculation::kLookup;
     if (drafts) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));

@@ -198,7 +198,8 @@ AskedFor EngineLoop::asked_of(const Sequence& sequence) const {
   AskedFor asked{.prompt = request.prompt_size(),
                  .output_most = std::max(0, request.max_output),
                  .output_so_far = static_cast<int32_t>(sequence.text().size()) - request.prompt_size(),
-                 .arrived_ns = request.arrived_ns};
+                 .arrived_ns = request.arrived_ns,
+                 .priority = request.submit.priority};
   if (parts_.foresee_output) asked.output_foreseen = parts_.foresee_output(request.submit);
   // Of one that is gone nothing is learned any more: it would be kept for ever.
   if (!request.sources.empty() && registry_.knows(request.sources.front())) asked.source = request.sources.front();

@@ -4,7 +4,7 @@
 //   begin(rooms); while (seq = next()) { try; leave(seq) or refused(seq, why); }
 //
 // Those that wait stand in queues, small requests in the first (sched/size_queues.h);
-// with fifo and sjf there is one. In a queue who has the lower priority number is first,
+// with the other policies there is one. In a queue who has the lower priority number is first,
 // then the lower rank, then the older.
 //
 //  1. Each queue from the smallest on: its first is asked, and the next, as long as they

@@ -13,7 +13,8 @@ constexpr int64_t kGrowth = 16;  // tokens that are taken at a time
 
 Standing Scheduling::place(const AskedFor& asked) const {
   Standing standing;
-  if (options_.policy == SchedulePolicy::kFifo) return standing;
+  if (options_.policy == SchedulePolicy::kPriority) standing.priority = asked.priority;
+  if (!predicts()) return standing;
   const double most = asked.output_most;
   double output = most;
   if (asked.output_foreseen) {
@@ -45,7 +46,7 @@ void Scheduling::arrived(const Standing& standing, int64_t now_ns) {
 }
 
 void Scheduling::ended(const AskedFor& asked, const Standing& standing, int32_t output, bool cut, double seconds) {
-  if (options_.policy == SchedulePolicy::kFifo) return;
+  if (!predicts()) return;
   if (output > 0) lengths_.learn({asked.source, asked.prompt}, output, cut);
   if (has_queues() && !cut) queues_.ended(standing.size, seconds);
 }

@@ -8,6 +8,9 @@
 //         if that came within (r - s) / kAgeing behind it.
 //   wrs   a queue for each group of sizes, and a quota for each queue (SizeQueues), by
 //         arrival in each of them
+//   priority  one queue, by the number that requests bring, the lower first, then by
+//         arrival. No bound: as long as lower numbers come the higher ones wait. With the
+//         others the number says nothing.
 //
 // Thread: one. Ownership: of its own numbers; step times are borrowed. Time is an
 // argument. Invariant (check()): what the queues have taken is what the standings of
@@ -28,7 +31,8 @@
 
 namespace loralei {
 
-enum class SchedulePolicy : uint8_t { kFifo, kSjf, kWrs };
+enum class SchedulePolicy : uint8_t { kFifo, kSjf, kWrs, kPriority };
+inline constexpr int kSchedulePolicies = 4;
 enum class LengthPrediction : uint8_t {
   kHistory,    // OutputLengths
   kMaxTokens,  // as long as the request allows
@@ -46,6 +50,7 @@ struct AskedFor {
   int32_t prompt = 0, output_most = 0, output_so_far = 0;
   int64_t adapter_bytes = 0;  // of all its adapters
   int64_t arrived_ns = 0;
+  int32_t priority = 0;
   std::optional<double> output_foreseen;  // in simulations alone
 };
 
@@ -53,6 +58,7 @@ struct AskedFor {
 struct Standing {
   RequestSize size;
   double weighted = 0;  // SizeQueues::size_of
+  int32_t priority = 0;
   int32_t queue = 0;
   int64_t tokens = 0;
   double rank = 0;
@@ -93,6 +99,8 @@ class Scheduling {
   void check() const { queues_.check(); }
 
  private:
+  bool predicts() const { return options_.policy == SchedulePolicy::kSjf || has_queues(); }
+
   const SchedulingOptions options_;
   SizeQueues queues_;
   OutputLengths lengths_;

@@ -206,7 +206,8 @@ TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
     SimulationOptions options{.replicas = static_cast<int32_t>(1 + random.below(2)), .faults = seed};
     options.check = seed % 25 == 0;
     if (seed % 3 == 0) options.replica.engine.adapter_keeping = AdapterKeeping::none();
-    options.replica.engine.scheduling = {.policy = static_cast<SchedulePolicy>(seed % 3), .first_fit = 10};
+    options.replica.engine.scheduling = {.policy = static_cast<SchedulePolicy>(seed % kSchedulePolicies),
+                                         .first_fit = 10};
     options.replica.engine.max_model_len = 1024;
     options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(8));
     options.replica.engine.kv_cache_bytes = 1000 * 16 * static_cast<int64_t>(64 + random.below(200));
