@@ -240,6 +240,7 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
   add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
   add_predict_length_option(command, flags.host.engine.scheduling.prediction)->group(group);
+  add_fairness_option(command, flags.host.engine.scheduling.fairness)->group(group);
   command
       .add_option("--request-memory", flags.request_memory,
                   "bytes reserved for requests and answers on their way (default: a part of the budget in 64, 12MiB to "
@@ -414,6 +415,15 @@ CLI::Option* add_predict_length_option(CLI::App& command, LengthPrediction& pred
       ->transform(CLI::CheckedTransformer(std::map<std::string, LengthPrediction>{
           {"history", LengthPrediction::kHistory}, {"max-tokens", LengthPrediction::kMaxTokens}}))
       ->default_str("history");
+}
+CLI::Option* add_fairness_option(CLI::App& command, Fairness& fairness) {
+  return command
+      .add_option("--fairness", fairness,
+                  "between API keys (of a workload: apps): none, or vtc (in each queue the key that has had the fewest "
+                  "tokens so far is asked first, a token of an answer counting as two of a prompt)")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, Fairness>{{"none", Fairness::kNone}, {"vtc", Fairness::kVtc}}))
+      ->default_str("none");
 }
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink) {
   return command

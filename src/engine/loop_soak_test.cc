@@ -63,19 +63,43 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
   EXPECT_EQ(world.executor.chosen > 0, chooses && !drafts);  // drafts are made likely by bias, which the host adds
 }
 
+// Of one of a few clients; every other request wants something of time.
+Submit some_submit(bool drafts, Prng& random, Prng& wishes) {
+  Submit submit = simple(1 + static_cast<int>(random.below(100)), 1 + static_cast<int>(random.below(50)),
+                         static_cast<int>(random.below(3)));
+  submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
+  submit.ignore_eos = random.below(2);
+  submit.min_tokens = static_cast<int32_t>(random.below(10));
+  submit.sampling.temperature = random.below(3) == 0 ? 0.0f : 0.8f;
+  submit.sampling.top_k = static_cast<int32_t>(random.below(2) * 10);
+  submit.sampling.repetition_penalty = random.below(3) == 0 ? 1.2f : 1.0f;
+  submit.sampling.logprobs = static_cast<int32_t>(random.below(4)) - 1;
+  submit.prompt_logprobs = random.below(6) == 0;
+  if (drafts) {
+    for (auto count = random.below(4); count > 0; --count)
+      submit.sampling.logit_bias.emplace_back(static_cast<TokenId>(random.below(6)), 50.0f);
+  }
+  submit.client = ClientId{wishes.below(4)};
+  submit.priority = static_cast<int32_t>(wishes.below(3));
+  if (wishes.below(2) == 0) submit.slo.ttft_ns = 1 + static_cast<int64_t>(wishes.below(100'000));
+  if (wishes.below(2) == 0) submit.slo.tpot_ns = 1 + static_cast<int64_t>(wishes.below(3'000));
+  return submit;
+}
+
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory
 // for all, replaced versions, activated ones among them, preemption, a KV cache that
 // shrinks and grows, in half of the runs speculation on texts of few words, requests that
 // are held for a while, in a third an executor that chooses tokens where nothing but
 // logits is needed, in a quarter adapters that leave behind their last request, and every
-// policy of scheduling.
+// policy of scheduling, in half of the runs with turns between clients, and requests that
+// want something of time.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   struct {
     int drafting = 0, choosing = 0;
   } seen;  // of the runs that may: with enough of everything to show it
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Prng random(seed), holds(seed + 1000);
+    Prng random(seed), holds(seed + 1000), wishes(seed + 2000);
     WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
     setup.blocks = 10 + static_cast<int32_t>(random.below(20));
     setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
@@ -83,6 +107,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     setup.prefix_cache = random.below(4) != 0;
     if (seed % 4 == 1) setup.adapter_keeping = AdapterKeeping::none();
     setup.scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % kSchedulePolicies), .first_fit = 20};
+    if (seed / 2 % 2 == 0) setup.scheduling.fairness = Fairness::kVtc;
     const bool drafts = seed % 2 == 0;
     if (drafts) setup.speculate = Speculation::kLookup;
     if (drafts) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
@@ -108,20 +133,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
       switch (random.below(24)) {
         case 0:
         case 1: {
-          Submit submit = simple(1 + static_cast<int>(random.below(100)), 1 + static_cast<int>(random.below(50)),
-                                 static_cast<int>(random.below(3)));
-          submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
-          submit.ignore_eos = random.below(2);
-          submit.min_tokens = static_cast<int32_t>(random.below(10));
-          submit.sampling.temperature = random.below(3) == 0 ? 0.0f : 0.8f;
-          submit.sampling.top_k = static_cast<int32_t>(random.below(2) * 10);
-          submit.sampling.repetition_penalty = random.below(3) == 0 ? 1.2f : 1.0f;
-          submit.sampling.logprobs = static_cast<int32_t>(random.below(4)) - 1;
-          submit.prompt_logprobs = random.below(6) == 0;
-          if (drafts) {
-            for (auto count = random.below(4); count > 0; --count)
-              submit.sampling.logit_bias.emplace_back(static_cast<TokenId>(random.below(6)), 50.0f);
-          }
+          Submit submit = some_submit(drafts, random, wishes);
           for (auto count = random.below(3); count > 0; --count)
             submit.adapters.push_back({source_of(name_of()), random.below(2) ? 1.0f : 0.5f});
           world.submit(submit);

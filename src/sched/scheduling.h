@@ -12,6 +12,15 @@
 //         arrival. No bound: as long as lower numbers come the higher ones wait. With the
 //         others the number says nothing.
 //
+// A deadline of the first token is one for admission, too, but with priority, where the
+// number alone counts: the request is to be asked by latest_ns, and may go first for that
+// while nobody before it has waited its wanted time (sched/waiting_line.h). That is
+// SizeQueues::kSloFactor times what it is predicted to take, kWantedLeastNs at least and
+// kWantedMostNs at most; with fifo, where nothing is predicted, kWantedNs.
+//
+// With Fairness::kVtc clients have turns in each queue, by what they have had of the
+// server (sched/virtual_tokens.h). All of the above holds among the requests of one.
+//
 // Thread: one. Ownership: of its own numbers; step times are borrowed. Time is an
 // argument. Invariant (check()): what the queues have taken is what the standings of
 // those that run say. No policy reads what it could not know: an answer's length is
@@ -33,6 +42,10 @@ namespace loralei {
 
 enum class SchedulePolicy : uint8_t { kFifo, kSjf, kWrs, kPriority };
 inline constexpr int kSchedulePolicies = 4;
+enum class Fairness : uint8_t {
+  kNone,  // everybody is one client
+  kVtc,
+};
 enum class LengthPrediction : uint8_t {
   kHistory,    // OutputLengths
   kMaxTokens,  // as long as the request allows
@@ -42,6 +55,7 @@ struct SchedulingOptions {
   SchedulePolicy policy = SchedulePolicy::kFifo;
   LengthPrediction prediction = LengthPrediction::kHistory;
   size_t first_fit = 500;  // SizeQueues::Options
+  Fairness fairness = Fairness::kNone;
 };
 
 // What is known of one that begins to wait.
@@ -51,6 +65,7 @@ struct AskedFor {
   int64_t adapter_bytes = 0;  // of all its adapters
   int64_t arrived_ns = 0;
   int32_t priority = 0;
+  int64_t ttft_ns = 0;                    // wanted from arrival to the first token; 0: nothing, or it is out
   std::optional<double> output_foreseen;  // in simulations alone
 };
 
@@ -63,16 +78,21 @@ struct Standing {
   int64_t tokens = 0;
   double rank = 0;
   int64_t run_ns = 0;  // predicted, from admission to its end
+  int64_t wanted_ns = 0;
+  int64_t deadline_ns = kNoDeadline, latest_ns = kNoDeadline;  // as in Waiting
 };
 
 class Scheduling {
  public:
   static constexpr double kAgeing = 0.25;
+  static constexpr int64_t kWantedNs = 10'000'000'000, kWantedLeastNs = 1'000'000'000;
+  static constexpr int64_t kWantedMostNs = 600'000'000'000;
 
   Scheduling(const SchedulingOptions& options, const SizeQueues::Options& queues, const StepTimes& times)
       : options_(options), queues_(queues), times_(times) {}
 
   SchedulePolicy policy() const { return options_.policy; }
+  bool has_clients() const { return options_.fairness == Fairness::kVtc; }
   bool has_queues() const { return options_.policy == SchedulePolicy::kWrs; }
   Standing place(const AskedFor& asked) const;
   void place_anew(Standing& standing) const;               // behind refit()
@@ -99,6 +119,7 @@ class Scheduling {
   void check() const { queues_.check(); }
 
  private:
+  void set_deadline(const AskedFor& asked, Standing& standing) const;
   bool predicts() const { return options_.policy == SchedulePolicy::kSjf || has_queues(); }
 
   const SchedulingOptions options_;

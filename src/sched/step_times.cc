@@ -121,21 +121,25 @@ int64_t StepTimes::bound_ns() const {
   return std::max(kStepTimeNs, static_cast<int64_t>(std::min(a_ + b_ * rows, most_s) / kNs));
 }
 
-int32_t StepTimes::rows_within(double seconds, const StepLoad& decode, int32_t context) const {
+int32_t StepTimes::rows_within(double seconds, const StepLoad& decode, int32_t context, double prompt_share) const {
   const double row_s = b_ + c_ * context;
   const double decode_s = decode.rows > 0 ? predicted_s(decode) : a_;
   const double left_s =
-      std::max(seconds - decode_s, decode.rows > 0 ? decode_s * kPromptShare / (1 - kPromptShare) : 0);
+      std::max(seconds - decode_s, decode.rows > 0 ? decode_s * prompt_share / (1 - prompt_share) : 0);
   const int32_t most = rows_learned_ == 0 ? kFirstRows : std::max(kFirstRows, kGrowth * rows_learned_);
   const double rows = row_s > 0 ? left_s / row_s : rows_max_;
   return std::clamp(static_cast<int32_t>(std::clamp<double>(rows, 0, most)), std::min(kPrefillRowsMin, rows_max_),
                     rows_max_);
 }
 
-PrefillRows StepTimes::prefill_rows(const StepLoad& decode, int32_t context) const {
+PrefillRows StepTimes::prefill_rows(const StepLoad& decode, int32_t context, int64_t tpot_ns) const {
+  if (tpot_ns < bound_ns()) {
+    const int32_t rows = rows_within(static_cast<double>(tpot_ns) * kNs, decode, context, kTpotShare);
+    return {.shared = rows, .alone = rows};
+  }
   const double bound_s = static_cast<double>(bound_ns()) * kNs;
-  return {.shared = rows_within(bound_s, decode, context),
-          .alone = rows_within(kAloneFactor * bound_s, decode, context)};
+  return {.shared = rows_within(bound_s, decode, context, kPromptShare),
+          .alone = rows_within(kAloneFactor * bound_s, decode, context, kPromptShare)};
 }
 
 }  // namespace loralei

@@ -17,7 +17,10 @@
 // engine asks for no bound.) A prompt that is alone on the server may take steps
 // kAloneFactor times as long: who arrives then waits for one of them, and for one of
 // usual length in which it is computed. Where rows that decode take most of the bound,
-// prompts get kPromptShare of the step's time all the same.
+// prompts get kPromptShare of the step's time all the same. Where a request that decodes
+// wants shorter times between its tokens the bound is that, and prompts get what the rows
+// that decode leave of it, or kTpotShare of the step's time if that is more: nobody can
+// stop everybody's prompts.
 //
 // Thread: one. A plain value; no clock, no allocation. Invariants: prefill rows are at
 // least kPrefillRowsMin, so that every step makes progress, and at most rows_max; they
@@ -44,7 +47,7 @@ class StepTimes {
  public:
   static constexpr int64_t kStepTimeNs = 100'000'000;
   static constexpr int64_t kStepTimeMostNs = 150'000'000;
-  static constexpr double kFloorsMost = 3, kDearer = 1.1, kAloneFactor = 3, kPromptShare = 0.25;
+  static constexpr double kFloorsMost = 3, kDearer = 1.1, kAloneFactor = 3, kPromptShare = 0.25, kTpotShare = 0.1;
   static constexpr int32_t kPrefillRowsMin = 4, kFirstRows = 128, kGrowth = 4;
 
   // bound_ns: of a step; 0: the default. rows_max: of a step.
@@ -53,8 +56,8 @@ class StepTimes {
   void learn(const StepLoad& load, int64_t ns);
   double predicted_s(const StepLoad& load) const;
   // Beside `decode` rows; `context`: positions that the prompts' next rows attend to,
-  // each.
-  PrefillRows prefill_rows(const StepLoad& decode, int32_t context) const;
+  // each; `tpot_ns`: the shortest time between tokens that is wanted beside.
+  PrefillRows prefill_rows(const StepLoad& decode, int32_t context, int64_t tpot_ns = INT64_MAX) const;
   int64_t bound_ns() const;  // of a step, as learned so far
 
  private:
@@ -63,7 +66,7 @@ class StepTimes {
     bool known = false;
   };
   void fit();
-  int32_t rows_within(double seconds, const StepLoad& decode, int32_t context) const;
+  int32_t rows_within(double seconds, const StepLoad& decode, int32_t context, double prompt_share) const;
 
   int64_t bound_ns_ = 0;
   int32_t rows_max_ = 0, rows_learned_ = 0;  // of the largest step

@@ -202,12 +202,14 @@ TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
     SCOPED_TRACE(testing::Message() << "seed " << seed << "; loralei simulate --faults " << seed
                                     << " runs a workload with the same faults");
     Prng random(seed);
-    const Workload workload = some_workload(seed, 40, static_cast<int>(1 + random.below(12)), 3 + 5 * random.uniform());
+    Workload workload = some_workload(seed, 40, static_cast<int>(1 + random.below(12)), 3 + 5 * random.uniform());
+    for (WorkloadRequest& request : workload) request.app = "app" + std::to_string(request.prompt_tokens % 3);
     SimulationOptions options{.replicas = static_cast<int32_t>(1 + random.below(2)), .faults = seed};
     options.check = seed % 25 == 0;
     if (seed % 3 == 0) options.replica.engine.adapter_keeping = AdapterKeeping::none();
     options.replica.engine.scheduling = {.policy = static_cast<SchedulePolicy>(seed % kSchedulePolicies),
                                          .first_fit = 10};
+    if (seed / 4 % 2 == 0) options.replica.engine.scheduling.fairness = Fairness::kVtc;
     options.replica.engine.max_model_len = 1024;
     options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(8));
     options.replica.engine.kv_cache_bytes = 1000 * 16 * static_cast<int64_t>(64 + random.below(200));
