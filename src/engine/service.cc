@@ -6,6 +6,7 @@
 // when the first of its choices is admitted, and each token when it is made. What is
 // computed again (preempted, squashed) is charged to nobody.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/loop.h"
