@@ -72,11 +72,13 @@ constexpr ForeignGroup kGroups[] = {
      "--prefill-schedule-interval= --schedule-conservativeness= --schedule-heuristic= "
      "--scheduler-recv-interval= --scheduler-reserve-full-isl --stream-interval= --stream-output "
      "--use-v2-block-manager --waiting-served-ratio="},
-    {kNone, "requests are taken first come, first served",
-     "--abort-on-priority-when-disabled --default-priority-value= --disable-priority-preemption "
-     "--enable-priority-scheduling --ir-op-priority= --preemption-mode= "
-     "--priority-scheduling-preemption-threshold= --retraction-policy= "
-     "--schedule-low-priority-values-first --scheduler-cls="},
+    {kNone, "--schedule-policy priority takes requests by their priority, the lower number first",
+     "--default-priority-value= --enable-priority-scheduling"},
+    {kAny, "with --schedule-policy priority the lower number comes first", "--schedule-low-priority-values-first"},
+    {kNone, "--schedule-policy says in which order requests begin; those that run are not sent away for others",
+     "--abort-on-priority-when-disabled --disable-priority-preemption "
+     "--ir-op-priority= --preemption-mode= "
+     "--priority-scheduling-preemption-threshold= --retraction-policy= --scheduler-cls="},
     {kNone,
      "--max-num-batched-tokens is the most token rows of one step, --max-model-len the longest sequence, "
      "--kv-cache-memory the room for all",

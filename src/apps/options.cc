@@ -241,6 +241,7 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
   add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
   add_predict_length_option(command, flags.host.engine.scheduling.prediction)->group(group);
+  add_fairness_option(command, flags.host.engine.scheduling.fairness)->group(group);
   command
       .add_option("--request-memory", flags.request_memory,
                   "bytes reserved for requests and answers on their way (default: a part of the budget in 64, 12MiB to "
@@ -364,14 +365,14 @@ CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& polic
   return command
       .add_option(
           "--schedule-policy,--scheduling-policy", policy,
-          "who is computed next: fifo (in order of arrival; also fcfs, priority, lpm: a request's priority always "
-          "comes first), sjf (the shortest by prediction, those that wait "
-          "long rise) or wrs (queues by size, each with its part of the server)")
+          "who is computed next: fifo (in order of arrival; also fcfs, lpm), sjf (the shortest by prediction, those "
+          "that wait long rise), wrs (queues by size, each with its part of the server) or priority (by the number "
+          "that requests bring, the lower first)")
       ->transform(CLI::CheckedTransformer(std::map<std::string, SchedulePolicy>{{"fifo", SchedulePolicy::kFifo},
                                                                                 {"sjf", SchedulePolicy::kSjf},
                                                                                 {"wrs", SchedulePolicy::kWrs},
                                                                                 {"fcfs", SchedulePolicy::kFifo},
-                                                                                {"priority", SchedulePolicy::kFifo},
+                                                                                {"priority", SchedulePolicy::kPriority},
                                                                                 {"lpm", SchedulePolicy::kFifo}}))
       ->default_str("fifo");
 }
@@ -385,6 +386,15 @@ CLI::Option* add_predict_length_option(CLI::App& command, LengthPrediction& pred
                                                   {"learned", LengthPrediction::kLearned},
                                                   {"max-tokens", LengthPrediction::kMaxTokens}}))
       ->default_str("history");
+}
+CLI::Option* add_fairness_option(CLI::App& command, Fairness& fairness) {
+  return command
+      .add_option("--fairness", fairness,
+                  "between API keys (of a workload: apps): none, or vtc (in each queue the key that has had the fewest "
+                  "tokens so far is asked first, a token of an answer counting as two of a prompt)")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, Fairness>{{"none", Fairness::kNone}, {"vtc", Fairness::kVtc}}))
+      ->default_str("none");
 }
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink) {
   return command

@@ -69,8 +69,10 @@ Status parse_weight_quant(const std::string& text, std::optional<DType>& quantis
 void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group = {});
 CLI::Option* add_memory_sharing_option(CLI::App& command, MemorySharing& sharing);
 // --schedule-policy and --predict-length.
+// --schedule-policy, --predict-length and --fairness.
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy);
 CLI::Option* add_predict_length_option(CLI::App& command, LengthPrediction& prediction);
+CLI::Option* add_fairness_option(CLI::App& command, Fairness& fairness);
 // --stream-shrink auto|on|off, to be read with parse_stream_shrink.
 CLI::Option* add_stream_shrink_option(CLI::App& command, std::string& stream_shrink);
 // --cache-dir: where a packed model goes that cannot lie beside its source.

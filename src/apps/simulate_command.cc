@@ -116,6 +116,7 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
                      "beside a device: bytes in host memory (default: the profile's)");
   add_adapter_keeping_options(command, engine.adapter_keeping);
   add_schedule_policy_option(command, engine.scheduling.policy);
+  add_fairness_option(command, engine.scheduling.fairness);
   command
       .add_option("--predict-length", flags.predict_length,
                   "as of serve: history, learned or max-tokens; or what no server can know: oracle (the true length), "

@@ -47,6 +47,14 @@ struct AdapterUse {
 
 enum class Pooling : uint8_t { kNone, kLast, kMean };
 
+// What a request wants of time; 0: nothing. Counted by whether it was met.
+struct RequestSlo {
+  int64_t ttft_ns = 0;  // from arrival to its first token, or its answer where there is none
+  int64_t tpot_ns = 0;  // between its tokens
+};
+enum class SloKind : uint8_t { kTtft, kTpot };
+inline constexpr std::array<const char*, 2> kSloNames = {"ttft", "tpot"};
+
 struct Submit {
   RequestId id;
   std::vector<TokenId> prompt;       // not empty
@@ -61,7 +69,9 @@ struct Submit {
   Pooling pooling = Pooling::kNone;  // embeddings: no generation
   std::string cache_salt;            // part of the KV identity
   std::string app_id;
-  int32_t priority = 0;
+  int32_t priority = 0;  // with SchedulePolicy::kPriority: the lower first
+  ClientId client = {};
+  RequestSlo slo = {};
   bool follows = false;  // belongs to work that was taken in before: taken in while draining, too
 };
 
@@ -192,6 +202,8 @@ struct EngineStats : MemoryShares {  // the host's
   std::array<LengthErrors, kLengthPredictions> length_errors{};  // of predicted lengths, by what predicted
   uint64_t prefix_queries = 0, prefix_hits = 0;                  // tokens
   uint64_t drafted_tokens = 0, accepted_tokens = 0;              // of speculation
+  // Requests that wanted something of time, by SloKind: [0] missed, [1] met.
+  std::array<std::array<uint64_t, 2>, kSloNames.size()> slo_requests{};
   // How long requests waited before anything of them was computed, by cause.
   std::array<double, kWaitCauses> waited_s{};
   int64_t idle_adapter_bytes = 0;  // of adapter_bytes: nobody uses them, and they are not pinned

@@ -149,6 +149,7 @@ void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
   }
   sequence.tokens.push_back(sample.token);
   ++counters_.generated_tokens;
+  note_token(sequence);
   scheduling_.grow(sequence.standing, static_cast<int32_t>(sequence.tokens.size()));
   const int32_t outputs = outputs_of(sequence);
   CHECK(outputs >= 1 && outputs <= request.max_output);
@@ -174,6 +175,7 @@ void EngineLoop::commit_token(Sequence& sequence, const RowSample& sample) {
 void EngineLoop::finish_unsampled(Sequence& sequence) {
   const Request& request = *sequence.request;
   if (sequence.computed < static_cast<int32_t>(sequence.tokens.size())) return;
+  note_answer(*sequence.request);
   TokenEvent& event = new_event(sequence);
   event.end = EndReason::kLength;
   if (request.submit.pooling != Pooling::kNone) {
@@ -220,10 +222,12 @@ void EngineLoop::end(Sequence& sequence, EndReason reason, Error error) {
   sequence.phase = SeqPhase::kEnded;
   sequence.lease.release();
   Request& request = *sequence.request;
+  note_end(sequence);
   CHECK(request.unfinished > 0 && (!ran || request.running > 0));
   if (ran && --request.running == 0) drop_leases(request);
   if (--request.unfinished == 0) {
     leave_queue(request);
+    client_left(request);
     if (!request.ready) {
       leave_cold(request);
       request.ready = true;
@@ -296,12 +300,12 @@ void EngineLoop::enqueue(Sequence& sequence) {
   sequence.waiting = {.id = sequence.id,
                       .order = sequence.order,
                       .rows = known - match.tokens(),
-                      .priority = sequence.request->submit.priority,
+                      .priority = sequence.standing.priority,
                       .rank = sequence.standing.rank,
                       .queue = sequence.standing.queue,
                       .tokens = sequence.standing.tokens,
                       .run_ns = sequence.squashed ? INT64_MAX : sequence.standing.run_ns};
-  admission_.arrive(sequence.waiting);
+  begin_wait(sequence);
   prefetch_due_ = true;
   waiting_formed_ += sequence.grammar != nullptr ? 1 : 0;
   waiting_rows_ += static_cast<int64_t>(sequence.text().size());
@@ -311,6 +315,7 @@ void EngineLoop::enqueue(Sequence& sequence) {
 void EngineLoop::leave_waiting(const Sequence& sequence) {
   CHECK(sequence.phase == SeqPhase::kWaiting);
   admission_.leave(sequence.waiting);
+  if (scheduling_.has_clients()) clients_.end_wait(sequence.waiting.client);
   waiting_formed_ -= sequence.grammar != nullptr ? 1 : 0;
   waiting_rows_ -= static_cast<int64_t>(sequence.text().size());
 }

@@ -329,7 +329,19 @@ WorldOptions some_world(uint64_t seed, Prng& random) {
           .max_model_len = 120,
           .device_bytes = kBytes * static_cast<int64_t>(20 + random.below(12)) / 10,
           .adapter_keeping = some_keeping(seed),
-          .scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % 3), .first_fit = 10}};
+          .scheduling = {.policy = static_cast<SchedulePolicy>(seed / 3 % kSchedulePolicies),
+                         .first_fit = 10,
+                         .fairness = seed / 2 % 2 == 0 ? Fairness::kVtc : Fairness::kNone}};
+}
+
+// Of one of three clients; every fourth wants something of time.
+Submit some_submit(uint64_t number, Prng& random) {
+  Submit submit = simple(1 + static_cast<int>(random.below(50)), 1 + static_cast<int>(random.below(30)),
+                         static_cast<int>(random.below(3)));
+  submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
+  submit.client = ClientId{number % 3};
+  if (number % 4 == 0) submit.slo.ttft_ns = 20'000;
+  return submit;
 }
 
 // Everything at once over a device that holds two or three of six adapters.
@@ -351,9 +363,7 @@ TEST(DeviceTier, RandomTrafficKeepsEveryPromise) {
       switch (random.below(14)) {
         case 0:
         case 1: {
-          Submit submit = simple(1 + static_cast<int>(random.below(50)), 1 + static_cast<int>(random.below(30)),
-                                 static_cast<int>(random.below(3)));
-          submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
+          Submit submit = some_submit(world.last_id, random);
           for (auto uses = random.below(4); uses > 0; --uses) submit.adapters.push_back({source_of(name_of()), 0.5f});
           world.submit(submit);
           break;

@@ -117,6 +117,7 @@ void EngineLoop::receive(Arrival&& arrival) {
   request.unfinished = submit.choices;
   requests_.emplace(id, std::move(owned));
   ++queued_;
+  client_came(request);
   waits_.came(request.arrived_ns, parts_.clock->now_ns());
   registry_.asked(request.sources);
   if (request.sources.empty()) {
@@ -142,6 +143,7 @@ void EngineLoop::receive(const Hold& hold) {
   if (found == requests_.end() || found->second->held == hold.held) return;
   Request& request = *found->second;
   request.held = hold.held;
+  request.was_held |= hold.held;
   set_lacks(request, false);
   for (const auto& sequence : request.choices) {
     if (hold.held && sequence->phase == SeqPhase::kRunning) {

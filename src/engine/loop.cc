@@ -286,6 +286,7 @@ void EngineLoop::check() const {
   const std::set<const Sequence*> forming(forming_.begin(), forming_.end());
   CHECK(forming.size() == forming_.size());
   admission_.check();
+  check_clients();
   // Who is set aside waits for the device, or for room that a load waits for.
   CHECK(admission_.set_aside() == 0 || tier_ != nullptr || registry_.loading() || needs_round());
   planner_.check();

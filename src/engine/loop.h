@@ -10,6 +10,8 @@
 //              6  the plan: preempt, lease KV, reserve blocks; the batch slot
 //   finish()   7  sampled rows, full blocks published, ends: events         commit.cc
 //
+// What clients have had of the server, and what requests want of time:      service.cc
+//
 // A turn ends where the step begins: whoever called next() starts the step that it
 // answers, and receive() has its StepDone among the messages (or finish() has it alone).
 // Nothing here computes a step or waits, and who turns the loop needs no policy: it
@@ -57,6 +59,7 @@
 #include "sched/scheduling.h"
 #include "sched/step_planner.h"
 #include "sched/step_times.h"
+#include "sched/virtual_tokens.h"
 #include "sched/wait_times.h"
 
 namespace loralei {
@@ -116,6 +119,7 @@ class EngineLoop {
   // an error it is asked in every turn.
   const Status& ready() const { return ready_; }
   uint64_t steps() const { return steps_; }
+  const VirtualTokens& clients() const { return clients_; }
   int64_t mask_work() const { return masks_.work(); }  // of grammars, between steps
   // True when another turn would do nothing until a message arrives.
   bool idle() const;
@@ -229,6 +233,19 @@ class EngineLoop {
   void end_requests(EndReason reason, const Error& error);
   void forget_ended();
 
+  // service.cc
+  void client_came(const Request& request);
+  void client_left(const Request& request);
+  void begin_wait(Sequence& sequence);
+  void charge_prompt(Request& request);
+  void charge(const Request& request, int64_t input_tokens, int64_t output_tokens);
+  int64_t least_tpot_ns() const;
+  void note_token(Sequence& sequence);
+  void note_answer(Request& request);
+  void note_end(const Sequence& sequence);
+  void count_slo(SloKind kind, bool met) { ++counters_.slo_requests[static_cast<size_t>(kind)][met ? 1 : 0]; }
+  void check_clients() const;
+
   // Into admission_ or forming_; where its request is held it is parked.
   void enqueue(Sequence& sequence);
   void leave_waiting(const Sequence& sequence);
@@ -260,6 +277,7 @@ class EngineLoop {
   // those whose mask is dear, in the order in which it was found to be.
   std::vector<Sequence*> forming_;
   Admission admission_;             // those that wait for a step
+  VirtualTokens clients_;           // where they have turns
   size_t waiting_formed_ = 0;       // of these: with a grammar
   int64_t waiting_rows_ = 0;        // of these: their texts
   int32_t queued_ = 0;              // requests of which nothing was admitted yet

@@ -80,15 +80,16 @@ void share_memory(WorldOptions& setup, uint64_t seed) {
 }
 
 SchedulingOptions scheduling_of(uint64_t seed) {
-  return {.policy = static_cast<SchedulePolicy>(seed / 3 % 3),
+  return {.policy = static_cast<SchedulePolicy>(seed / 3 % kSchedulePolicies),
           .prediction = static_cast<LengthPrediction>(seed / 9 % kLengthPredictions),
+          .fairness = seed / 2 % 2 == 0 ? Fairness::kVtc : Fairness::kNone,
           .first_fit = 20};
 }
 
 // In half of the runs speculation on texts of few words, in a quarter adapters that leave
 // behind their last request, in a fifth adapters that are loaded before anybody asks, in a
-// fifth a memory that KV and adapters share, every policy of scheduling, and every way to
-// predict lengths.
+// fifth a memory that KV and adapters share, in half turns between clients, every policy of
+// scheduling, and every way to predict lengths.
 WorldOptions soak_setup(uint64_t seed, Prng& random) {
   WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
   setup.blocks = 10 + static_cast<int32_t>(random.below(20));
@@ -104,11 +105,34 @@ WorldOptions soak_setup(uint64_t seed, Prng& random) {
   return setup;
 }
 
+// Of one of a few clients; every other request wants something of time.
+Submit some_submit(bool drafts, Prng& random, Prng& wishes) {
+  Submit submit = simple(1 + static_cast<int>(random.below(100)), 1 + static_cast<int>(random.below(50)),
+                         static_cast<int>(random.below(3)));
+  submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
+  submit.ignore_eos = random.below(2);
+  submit.min_tokens = static_cast<int32_t>(random.below(10));
+  submit.sampling.temperature = random.below(3) == 0 ? 0.0f : 0.8f;
+  submit.sampling.top_k = static_cast<int32_t>(random.below(2) * 10);
+  submit.sampling.repetition_penalty = random.below(3) == 0 ? 1.2f : 1.0f;
+  submit.sampling.logprobs = static_cast<int32_t>(random.below(4)) - 1;
+  submit.prompt_logprobs = random.below(6) == 0;
+  if (drafts) {
+    for (auto count = random.below(4); count > 0; --count)
+      submit.sampling.logit_bias.emplace_back(static_cast<TokenId>(random.below(6)), 50.0f);
+  }
+  submit.client = ClientId{wishes.below(4)};
+  submit.priority = static_cast<int32_t>(wishes.below(3));
+  if (wishes.below(2) == 0) submit.slo.ttft_ns = 1 + static_cast<int64_t>(wishes.below(100'000));
+  if (wishes.below(2) == 0) submit.slo.tpot_ns = 1 + static_cast<int64_t>(wishes.below(3'000));
+  return submit;
+}
+
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory
 // for all, replaced versions, activated ones among them, preemption, a KV cache that
 // shrinks and grows, requests that are held for a while, in a third of the runs an
-// executor that chooses tokens where nothing but logits is needed, and what soak_setup()
-// says.
+// executor that chooses tokens where nothing but logits is needed, requests that want
+// something of time, and what soak_setup() says.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   struct {
     int drafting = 0, choosing = 0;
@@ -116,7 +140,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   } seen;                // of the runs that may: with enough of everything to show it
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Prng random(seed), holds(seed + 1000), times(seed + 2000);
+    Prng random(seed), holds(seed + 1000), times(seed + 2000), wishes(seed + 3000);
     World world(soak_setup(seed, random));
     const bool drafts = world.setup_.speculate == Speculation::kLookup;
     const bool foresees = world.setup_.adapter_keeping.prefetch == AdapterPrefetch::kHistogram;
@@ -141,20 +165,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
       switch (random.below(24)) {
         case 0:
         case 1: {
-          Submit submit = simple(1 + static_cast<int>(random.below(100)), 1 + static_cast<int>(random.below(50)),
-                                 static_cast<int>(random.below(3)));
-          submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
-          submit.ignore_eos = random.below(2);
-          submit.min_tokens = static_cast<int32_t>(random.below(10));
-          submit.sampling.temperature = random.below(3) == 0 ? 0.0f : 0.8f;
-          submit.sampling.top_k = static_cast<int32_t>(random.below(2) * 10);
-          submit.sampling.repetition_penalty = random.below(3) == 0 ? 1.2f : 1.0f;
-          submit.sampling.logprobs = static_cast<int32_t>(random.below(4)) - 1;
-          submit.prompt_logprobs = random.below(6) == 0;
-          if (drafts) {
-            for (auto count = random.below(4); count > 0; --count)
-              submit.sampling.logit_bias.emplace_back(static_cast<TokenId>(random.below(6)), 50.0f);
-          }
+          Submit submit = some_submit(drafts, random, wishes);
           for (auto count = random.below(3); count > 0; --count)
             submit.adapters.push_back({source_of(name_of()), random.below(2) ? 1.0f : 0.5f});
           world.submit(submit);

@@ -51,6 +51,7 @@ struct Sequence {
   Waiting waiting;          // what admission knows of it, as it arrived there last
   Standing standing;        // by which that was said; while it runs, what it takes of its queue's quota
   int64_t admitted_ns = 0;  // last
+  int64_t first_token_ns = 0, last_token_ns = 0;  // where its request wants something of time
   // It passed one that waits for its adapter's place, because it was to end by then.
   // 0: it did not.
   int64_t passes_until_ns = 0;
@@ -113,6 +114,11 @@ struct Request {
   int32_t prompt_logprobs_next = 1;  // first entry not yet filled
   int32_t unfinished = 0;
   std::vector<std::unique_ptr<Sequence>> choices;
+
+  bool charged = false;                          // its prompt, to its client
+  bool answered = false;                         // its first token is out
+  bool tpot_known = false, tpot_missed = false;  // of the choices that have ended
+  bool was_held = false;                         // its reader was slow: how its tokens came says nothing
 
   int32_t prompt_size() const { return static_cast<int32_t>(submit.prompt.size()); }
   bool wants_prompt_logprobs() const { return submit.prompt_logprobs && prompt_logprobs_next < prompt_size(); }

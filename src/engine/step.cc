@@ -126,7 +126,8 @@ void EngineLoop::take_formed(size_t looked_at, size_t dear) {
 // What the steps so far say of the rows that prompts may have beside those that decode. A
 // pass over streamed weights costs its reading: it should compute as many as it can.
 PrefillRows EngineLoop::prefill_rows() const {
-  const bool unbounded = parts_.step_time_ns == kStepTimeUnbounded;
+  const int64_t tpot_ns = least_tpot_ns();
+  const bool unbounded = parts_.step_time_ns == kStepTimeUnbounded && tpot_ns == INT64_MAX;
   if (unbounded || (parts_.executor->streams() && parts_.step_time_ns == 0)) return {};
   StepLoad decode;
   int64_t context = 0, prompts = 0, backlog = waiting_rows_;
@@ -141,7 +142,7 @@ PrefillRows EngineLoop::prefill_rows() const {
       ++prompts;
     }
   }
-  return times_.prefill_rows(decode, static_cast<int32_t>(prompts > 0 ? context / prompts : 0), backlog);
+  return times_.prefill_rows(decode, static_cast<int32_t>(prompts > 0 ? context / prompts : 0), backlog, tpot_ns);
 }
 
 // In the order of admission, until it has nobody more to ask.
@@ -168,6 +169,7 @@ void EngineLoop::offer_waiting() {
         sequence.passes_until_ns = admission_.passed() ? now_ns + sequence.standing.run_ns : 0;
         leave_waiting(sequence);
         ++request.running;
+        charge_prompt(request);
         count_waiting(request, false);
         continue;
       case Fit::kImpossible:
@@ -201,7 +203,9 @@ AskedFor EngineLoop::asked_of(const Sequence& sequence) const {
                  .output_so_far = static_cast<int32_t>(sequence.text().size()) - request.prompt_size(),
                  .arrived_ns = request.arrived_ns,
                  .features = request.length_features,
-                 .foreseen = sequence.standing.foreseen};
+                 .foreseen = sequence.standing.foreseen,
+                 .priority = request.submit.priority,
+                 .ttft_ns = request.answered ? 0 : request.submit.slo.ttft_ns};
   if (parts_.foresee_output) asked.output_foreseen = parts_.foresee_output(request.submit);
   // Of one that is gone nothing is learned any more: it would be kept for ever.
   if (!request.sources.empty() && registry_.knows(request.sources.front())) asked.source = request.sources.front();

@@ -7,35 +7,101 @@
 #include "base/check.h"
 
 namespace loralei {
+namespace {
 
-void Admission::put(const Waiting& waiting) {
+constexpr double kNewestGap = 0.25;  // the weight of the newest one
+
+}  // namespace
+
+Admission::Queue& Admission::queue_of(const Waiting& waiting) {
   CHECK(waiting.queue >= 0 && waiting.queue < kQueuesMax);
-  Queue& queue = queues_[static_cast<size_t>(waiting.queue)];
-  CHECK(queue.first.insert(waiting).second && queue.shortest.insert(waiting).second);
+  return queues_[static_cast<size_t>(waiting.queue)];
 }
 
-void Admission::arrive(const Waiting& waiting) {
-  CHECK(waiting.rows > 0 && waiting.tokens >= 0);
-  put(waiting);
-  CHECK(in_order_[static_cast<size_t>(waiting.queue)].insert(waiting).second);
+// Among those that may be asked.
+void Admission::put(Queue& queue, const Waiting& waiting) {
+  Client& client = queue.clients.at(waiting.client);
+  if (client.line.empty()) queue.may_be_asked.insert({client.served, waiting.client});
+  client.line.put(waiting);
+}
+
+void Admission::take_out(Queue& queue, const Waiting& waiting) {
+  Client& client = queue.clients.at(waiting.client);
+  client.line.take_out(waiting);
+  if (client.line.empty()) queue.may_be_asked.erase({client.served, waiting.client});
+}
+
+void Admission::arrive(const Waiting& waiting, int64_t served) {
+  CHECK(waiting.rows > 0 && waiting.tokens >= 0 && served >= 0);
+  Queue& queue = queue_of(waiting);
+  const auto [at, is_new] = queue.clients.try_emplace(waiting.client);
+  if (is_new) {
+    at->second.served = served;
+    queue.turns.insert({served, waiting.client});
+  }
+  CHECK(at->second.served == served && at->second.all.insert(waiting).second);
+  put(queue, waiting);
+  ++queue.size;
   ++size_;
 }
 
+void Admission::set_served(ClientId client, int64_t served) {
+  for (Queue& queue : queues_) {
+    const auto found = queue.clients.find(client);
+    if (found == queue.clients.end() || found->second.served == served) continue;
+    const ClientTurn before{found->second.served, client}, now{served, client};
+    move_turn(queue.turns, before, now);
+    if (!found->second.line.empty()) move_turn(queue.may_be_asked, before, now);
+    found->second.served = served;
+  }
+}
+
 void Admission::leave(const Waiting& waiting) {
-  Queue& queue = queues_[static_cast<size_t>(waiting.queue)];
-  CHECK(in_order_[static_cast<size_t>(waiting.queue)].erase(waiting) == 1);
+  Queue& queue = queue_of(waiting);
+  const auto client = queue.clients.find(waiting.client);
+  CHECK(client != queue.clients.end() && client->second.all.erase(waiting) == 1);
+  --queue.size;
   --size_;
   if (asked_ && asked_->order == waiting.order) {
     queue.left -= std::min(waiting.tokens, queue.quota);
     spare_ -= waiting.tokens;
     asked_.reset();
+    note_begun(queue);
   }
+  if (queue.size == 0) queue.began_ns.reset();
   if (const auto aside = aside_.find(Aside{waiting}); aside != aside_.end()) {
     queue.places_ns.erase(queue.places_ns.find(aside->place_ns));
     aside_.erase(aside);
-    return;
+  } else {
+    take_out(queue, waiting);
   }
-  CHECK(queue.first.erase(waiting) == 1 && queue.shortest.erase(waiting) == 1);
+  if (!client->second.all.empty()) return;
+  queue.turns.erase({client->second.served, waiting.client});
+  queue.clients.erase(client);
+}
+
+// Whoever was asked and leaves has begun, but for few.
+void Admission::note_begun(Queue& queue) {
+  if (queue.began_ns) queue.gap_ns += kNewestGap * (static_cast<double>(now_ns_ - *queue.began_ns) - queue.gap_ns);
+  queue.began_ns = now_ns_;
+}
+
+bool Admission::has(const Waiting& waiting) const {
+  const auto& clients = queues_[static_cast<size_t>(waiting.queue)].clients;
+  const auto found = clients.find(waiting.client);
+  return found != clients.end() && found->second.all.count(waiting) != 0;
+}
+
+size_t Admission::begin_visit(Lines& lines) const {
+  size_t count = 0;
+  for (const Queue& queue : queues_) {
+    int32_t left = kOffersMax;
+    for (auto turn = queue.turns.begin(); turn != queue.turns.end() && left > 0; ++turn, --left) {
+      const InOrder& all = queue.clients.at(turn->client).all;
+      lines[count++] = {all.begin(), all.end()};
+    }
+  }
+  return count;
 }
 
 void Admission::begin(const AdmissionRooms& rooms) {
@@ -43,26 +109,40 @@ void Admission::begin(const AdmissionRooms& rooms) {
   stage_ = Stage::kQuota;
   count_ = std::max<int32_t>(1, static_cast<int32_t>(rooms.queues.size()));
   at_ = offers_ = passed_over_ = 0;
-  by_rows_ = lent_ = short_ = passed_ = false;
+  lent_ = short_ = passed_ = false;
   bypass_ = rooms.bypass;
   now_ns_ = rooms.now_ns;
   spare_ = rooms.spare;
   asked_.reset();
+  ++planning_;
   for (size_t i = 0; i < kQueuesMax; ++i) {
     const AdmissionRooms::Queue room = i < rooms.queues.size() ? rooms.queues[i] : AdmissionRooms::Queue{};
-    CHECK(i < static_cast<size_t>(count_) || in_order_[i].empty());
+    CHECK(i < static_cast<size_t>(count_) || queues_[i].size == 0);
     queues_[i].quota = room.quota;
     queues_[i].left = room.quota - room.taken;
-    queues_[i].no_rows = false;
-    queues_[i].asked_first.reset();
-    queues_[i].asked_shortest.reset();
+    queues_[i].rows = Rows::kLeft;
   }
 }
 
-template <typename Set>
-const Waiting* Admission::behind(const Set& set, const std::optional<Waiting>& last) {
-  const auto found = last ? set.upper_bound(*last) : set.begin();
-  return found == set.end() ? nullptr : &*found;
+// Of the client that has had least, as far as it has one that was not passed over. Those
+// that were are kOffersMax at most, so no more clients are looked at in vain.
+const Waiting* Admission::first_of(Queue& queue) {
+  for (const ClientTurn& turn : queue.may_be_asked) {
+    Client& client = queue.clients.at(turn.client);
+    if (client.planning != planning_) {
+      client.planning = planning_;
+      client.asked_first.reset();
+      client.asked_shortest.reset();
+    }
+    const bool by_rows = queue.rows != Rows::kLeft;
+    const Waiting* const urgent =
+        by_rows || waits_for_place(queue) ? nullptr : client.line.urgent(now_ns_, static_cast<int64_t>(queue.gap_ns));
+    if (urgent != nullptr) return urgent;
+    std::optional<Waiting>& last = by_rows ? client.asked_shortest : client.asked_first;
+    const Waiting* const next = by_rows ? client.line.shortest(last) : client.line.first(last);
+    if (next != nullptr) return next;
+  }
+  return nullptr;
 }
 
 // Rules 1 and 2.
@@ -76,13 +156,12 @@ bool Admission::fits(const Queue& queue, const Waiting& waiting) {
 
 // Rule 4.
 bool Admission::may_pass(const Queue& queue, const Waiting& waiting) const {
-  if (!bypass_ || queue.places_ns.empty()) return true;
+  if (!waits_for_place(queue)) return true;
   const int64_t place_ns = *queue.places_ns.begin();
   return place_ns == INT64_MAX || waiting.run_ns <= place_ns - now_ns_;
 }
 
 void Admission::next_queue() {
-  by_rows_ = false;
   if (++at_ < count_) return;
   at_ = 0;
   stage_ = stage_ == Stage::kQuota && count_ > 1 && !lent_ ? Stage::kSpare : Stage::kOver;
@@ -91,21 +170,20 @@ void Admission::next_queue() {
 std::optional<SeqId> Admission::next() {
   while (stage_ != Stage::kOver && offers_ < kOffersMax) {
     Queue& queue = queues_[static_cast<size_t>(at_)];
-    std::optional<Waiting>& last = by_rows_ ? queue.asked_shortest : queue.asked_first;
-    const Waiting* const waiting = by_rows_ ? behind(queue.shortest, last) : behind(queue.first, last);
-    const bool out = waiting == nullptr || (stage_ == Stage::kSpare && queue.no_rows);
-    if (out || !fits(queue, *waiting)) {
-      short_ = short_ || !out;
+    const Waiting* const waiting = queue.rows == Rows::kNone ? nullptr : first_of(queue);
+    if (waiting == nullptr || !fits(queue, *waiting)) {
+      short_ = short_ || waiting != nullptr;
       next_queue();
       continue;
     }
-    last = *waiting;
     if (!may_pass(queue, *waiting)) {
+      Client& client = queue.clients.at(waiting->client);
+      (queue.rows == Rows::kLeft ? client.asked_first : client.asked_shortest) = *waiting;
       if (++passed_over_ == kOffersMax) stage_ = Stage::kOver;
       continue;
     }
     asked_ = *waiting;
-    passed_ = bypass_ && !queue.places_ns.empty();
+    passed_ = waits_for_place(queue);
     ++offers_;
     return waiting->id;
   }
@@ -117,18 +195,14 @@ void Admission::refused(Lack lack, int64_t place_ns) {
   Queue& queue = queues_[static_cast<size_t>(at_)];
   switch (lack) {
     case Lack::kAdapter:
-      CHECK(queue.first.erase(*asked_) == 1 && queue.shortest.erase(*asked_) == 1);
+      take_out(queue, *asked_);
       aside_.insert({*asked_, place_ns});
       queue.places_ns.insert(place_ns);
       --offers_;  // however many are set aside, those behind them are asked
       break;
     case Lack::kRows:
-      if (by_rows_ || stage_ == Stage::kSpare) {
-        queue.no_rows = true;
-        next_queue();
-      } else {
-        by_rows_ = true;
-      }
+      queue.rows = queue.rows == Rows::kLeft && stage_ == Stage::kQuota ? Rows::kFew : Rows::kNone;
+      if (queue.rows == Rows::kNone) next_queue();
       break;
     case Lack::kMemory:
     case Lack::kSlots:
@@ -139,25 +213,25 @@ void Admission::refused(Lack lack, int64_t place_ns) {
 }
 
 void Admission::places_changed() {
-  for (const Aside& aside : aside_) put(aside.waiting);
+  for (const Aside& aside : aside_) put(queue_of(aside.waiting), aside.waiting);
   aside_.clear();
   for (Queue& queue : queues_) queue.places_ns.clear();
 }
 
 void Admission::lay_out(const std::function<void(Waiting&)>& place) {
-  std::vector<Waiting> all;
-  for (auto& queue : in_order_) {
-    all.insert(all.end(), queue.begin(), queue.end());
-    queue.clear();
+  std::vector<std::pair<Waiting, int64_t>> all;
+  for (const Queue& queue : queues_) {
+    for (const auto& [id, client] : queue.clients)
+      for (const Waiting& waiting : client.all) all.emplace_back(waiting, client.served);
   }
   aside_.clear();
   queues_ = {};
   stage_ = Stage::kOver;
   asked_.reset();
   size_ = 0;
-  for (Waiting& waiting : all) {
+  for (auto& [waiting, served] : all) {
     place(waiting);
-    arrive(waiting);
+    arrive(waiting, served);
   }
 }
 
@@ -165,20 +239,31 @@ void Admission::check() const {
   size_t all = 0, may_be_asked = 0, places = 0;
   for (size_t i = 0; i < kQueuesMax; ++i) {
     const Queue& queue = queues_[i];
-    CHECK(queue.first.size() == queue.shortest.size());
-    all += in_order_[i].size();
-    may_be_asked += queue.first.size();
-    places += queue.places_ns.size();
-    for (const Waiting& waiting : queue.shortest) {
-      CHECK(waiting.rows > 0 && static_cast<size_t>(waiting.queue) == i);
-      CHECK(queue.first.count(waiting) == 1 && in_order_[i].count(waiting) == 1);
+    size_t size = 0, lines = 0;
+    for (const auto& [id, client] : queue.clients) {
+      client.line.check();
+      CHECK(!client.all.empty() && queue.turns.count({client.served, id}) == 1);
+      CHECK((queue.may_be_asked.count({client.served, id}) == 1) == !client.line.empty());
+      size += client.all.size();
+      lines += client.line.empty() ? 0 : 1;
+      may_be_asked += client.line.size();
+      size_t in_line = 0;
+      for (const Waiting& waiting : client.all) {
+        CHECK(static_cast<size_t>(waiting.queue) == i && waiting.client == id);
+        in_line += client.line.has(waiting) ? 1 : 0;
+      }
+      CHECK(in_line == client.line.size());
     }
+    CHECK(size == queue.size && queue.turns.size() == queue.clients.size() && queue.may_be_asked.size() == lines);
+    all += size;
+    places += queue.places_ns.size();
   }
   CHECK(all == size_ && may_be_asked + aside_.size() == all && places == aside_.size());
   for (const Aside& aside : aside_) {
-    const auto queue = static_cast<size_t>(aside.waiting.queue);
-    CHECK(queues_[queue].first.count(aside.waiting) == 0 && in_order_[queue].count(aside.waiting) == 1);
-    CHECK(queues_[queue].places_ns.count(aside.place_ns) > 0);
+    const Queue& queue = queues_[static_cast<size_t>(aside.waiting.queue)];
+    const Client& client = queue.clients.at(aside.waiting.client);
+    CHECK(!client.line.has(aside.waiting) && client.all.count(aside.waiting) == 1);
+    CHECK(queue.places_ns.count(aside.place_ns) > 0);
   }
 }
 

@@ -4,8 +4,11 @@
 //   begin(rooms); while (seq = next()) { try; leave(seq) or refused(seq, why); }
 //
 // Those that wait stand in queues, small requests in the first (sched/size_queues.h);
-// with fifo and sjf there is one. In a queue who has the lower priority number is first,
-// then the lower rank, then the older.
+// with the other policies there is one. In a queue each client has a line
+// (sched/waiting_line.h), and the client that has had least of the server is asked first
+// (sched/virtual_tokens.h); where clients are not told apart there is one. In its line
+// who has the lower priority number is first, then the lower rank, then the older; or for
+// a while one that would miss its deadline.
 //
 //  1. Each queue from the smallest on: its first is asked, and the next, as long as they
 //     fit into what is left of the queue's quota.
@@ -14,46 +17,42 @@
 //     others have borrowed: lent tokens are not lent anew while their owner waits.
 //     Bound: so the first of a queue waits for those of its own queue and those that
 //     borrow from it when it becomes the first, and for nobody who comes later.
-//  3. Where the rows of a step are used up, the shortest prompts of the queue are asked:
-//     rows go to the shortest remaining prompt first (StepPlanner).
+//  3. Where the rows of a step are used up, the shortest prompts of the queue are asked,
+//     of the client whose turn it is: rows go to the shortest remaining prompt first
+//     (StepPlanner).
 //  4. One that lacks its adapter's place (room that an older load waits for, an upload on
 //     its way) is set aside until places have changed. Others pass it: any, or under
 //     rooms.bypass only those that will have ended by when it is expected to have its
-//     place.
+//     place. Then nobody of its queue goes first for a deadline.
 //  5. Where KV or slots are used up, nobody else is asked: nobody is overtaken for them.
-//     Bound: who lacks KV or a slot is the next to get what is given back.
+//     Bound: who lacks KV or a slot is the next to get what is given back, but for
+//     deadlines and for clients that have had less by then.
 //
 // A request that is larger than its queue's whole quota counts as large as that, so each
 // is asked some time.
 //
 // Thread: one. Ownership: of its own lists alone; time is an argument where it matters.
 // Cost: a planning asks kOffersMax sequences at most beside those that it sets aside and
-// as many that it passes over, and each costs the logarithm of those that wait. Nobody is
-// asked twice for a place without places_changed() in between.
+// as many that it passes over, and each costs the logarithm of those that wait. So does
+// what a client has had: one entry of a queue changes, however many of its requests wait.
+// Nobody is asked twice for a place without places_changed() in between.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "base/ids.h"
 #include "sched/size_groups.h"
+#include "sched/virtual_tokens.h"
+#include "sched/waiting_line.h"
 
 namespace loralei {
-
-struct Waiting {
-  SeqId id;
-  uint64_t order = 0;  // of arrival, unique
-  int32_t rows = 0;    // left to compute, as far as known: its text less the prefix that was cached
-  int32_t priority = 0;
-  double rank = 0;  // in its queue; 0: by age
-  int32_t queue = 0;
-  int64_t tokens = 0;  // of its queue's quota
-  int64_t run_ns = 0;  // from admission to its end, as predicted
-};
 
 enum class Lack : uint8_t { kRows, kMemory, kSlots, kAdapter };
 
@@ -66,7 +65,7 @@ struct AdmissionRooms {
   std::span<const Queue> queues;  // empty: one, which may take everything
   int64_t spare = INT64_MAX;      // of all quotas together; negative where requests became longer than was predicted
   bool bypass = false;            // rule 4
-  int64_t now_ns = 0;             // where there is bypass
+  int64_t now_ns = 0;             // for deadlines and bypass
 };
 
 class Admission {
@@ -74,7 +73,9 @@ class Admission {
   static constexpr int32_t kOffersMax = 64;
   static constexpr int32_t kQueuesMax = kSizeGroupsMax;
 
-  void arrive(const Waiting& waiting);
+  void arrive(const Waiting& waiting, int64_t served = 0);  // by its client so far
+  // A client that waits has had so much by now.
+  void set_served(ClientId client, int64_t served);
   void leave(const Waiting& waiting);  // as it arrived
 
   void begin(const AdmissionRooms& rooms = {});
@@ -93,70 +94,74 @@ class Admission {
   void places_changed();
   // The queues are others: `place` gives everybody its own (queue, tokens, rank).
   void lay_out(const std::function<void(Waiting&)>& place);
-  // Those that would be asked first, in about the order: the first of each queue, the
-  // second of each, and so on.
+  // Those that would be asked first, in about the order: the first of each client of each
+  // queue, the second of each, and so on; of the first kOffersMax clients of a queue.
+  // `visit` may ask the same in turn.
   template <typename Visit>
   void for_first(size_t most, const Visit& visit) const {
-    std::array<std::set<Waiting, First>::const_iterator, kQueuesMax> at;
-    for (size_t queue = 0; queue < kQueuesMax; ++queue) at[queue] = in_order_[queue].begin();
+    Lines lines;
+    const size_t count = begin_visit(lines);
     for (bool more = true; more;) {
       more = false;
-      for (size_t queue = 0; queue < kQueuesMax; ++queue) {
-        if (at[queue] == in_order_[queue].end()) continue;
+      for (size_t i = 0; i < count; ++i) {
+        auto& [at, end] = lines[i];
+        if (at == end) continue;
         if (most-- == 0) return;
-        visit((at[queue]++)->id);
+        visit((at++)->id);
         more = true;
       }
     }
   }
 
   size_t size() const { return size_; }
-  size_t size(int32_t queue) const { return in_order_[static_cast<size_t>(queue)].size(); }
+  size_t size(int32_t queue) const { return queues_[static_cast<size_t>(queue)].size; }
   size_t set_aside() const { return aside_.size(); }  // of these
   size_t set_aside(int32_t queue) const { return queues_[static_cast<size_t>(queue)].places_ns.size(); }
-  bool has(const Waiting& waiting) const { return in_order_[static_cast<size_t>(waiting.queue)].count(waiting) != 0; }
+  bool has(const Waiting& waiting) const;
   bool empty() const { return size_ == 0; }
   void check() const;
 
  private:
   enum class Stage : uint8_t { kQuota, kSpare, kOver };
-  struct First {
-    bool operator()(const Waiting& a, const Waiting& b) const {
-      if (a.priority != b.priority) return a.priority < b.priority;
-      return a.rank != b.rank ? a.rank < b.rank : a.order < b.order;
-    }
-  };
-  struct Shorter {
-    bool operator()(const Waiting& a, const Waiting& b) const {
-      return a.rows != b.rows ? a.rows < b.rows : a.order < b.order;
-    }
-  };
-  struct Older {
-    bool operator()(const Waiting& a, const Waiting& b) const { return a.order < b.order; }
-  };
+  using InOrder = std::set<Waiting, WaitingLine::First>;
+  using Lines = std::array<std::pair<InOrder::const_iterator, InOrder::const_iterator>, kQueuesMax * kOffersMax>;
   struct Aside {
     Waiting waiting;
     int64_t place_ns = 0;
     bool operator<(const Aside& other) const { return waiting.order < other.waiting.order; }
   };
-  // Those that may be asked: all but those set aside.
+  struct Client {
+    int64_t served = 0;
+    InOrder all;
+    WaitingLine line;  // those that may be asked: all but those set aside
+    // Of a planning: the last that were asked in the line's order, or passed over.
+    uint64_t planning = 0;
+    std::optional<Waiting> asked_first, asked_shortest;
+  };
+  enum class Rows : uint8_t { kLeft, kFew, kNone };
   struct Queue {
-    std::set<Waiting, First> first;
-    std::set<Waiting, Shorter> shortest;
+    std::map<ClientId, Client> clients;        // of which somebody waits here
+    std::set<ClientTurn> turns, may_be_asked;  // all of them; those whose lines are not empty
+    size_t size = 0;
     std::multiset<int64_t> places_ns;  // of those set aside
+    // From one that begins to the next, while somebody waits: a moving average.
+    double gap_ns = 0;
+    std::optional<int64_t> began_ns;  // the last, if somebody has waited since
     // Of the planning:
     int64_t quota = 0, left = 0;
-    bool no_rows = false;
-    std::optional<Waiting> asked_first, asked_shortest;  // the last
+    Rows rows = Rows::kLeft;  // kFew: the shortest are asked
   };
-  template <typename Set>
-  static const Waiting* behind(const Set& set, const std::optional<Waiting>& last);
+  Queue& queue_of(const Waiting& waiting);
+  void put(Queue& queue, const Waiting& waiting);
+  void take_out(Queue& queue, const Waiting& waiting);
+  const Waiting* first_of(Queue& queue);
+  size_t begin_visit(Lines& lines) const;
+  void note_begun(Queue& queue);
   bool fits(const Queue& queue, const Waiting& waiting);
+  bool waits_for_place(const Queue& queue) const { return bypass_ && !queue.places_ns.empty(); }
   bool may_pass(const Queue& queue, const Waiting& waiting) const;
-  void put(const Waiting& waiting);
   void next_queue();
 
-  std::array<std::set<Waiting, First>, kQueuesMax> in_order_;  // all
   size_t size_ = 0;
   std::set<Aside> aside_;
   std::array<Queue, kQueuesMax> queues_;
@@ -164,13 +169,13 @@ class Admission {
   // Of the planning:
   Stage stage_ = Stage::kOver;
   int32_t count_ = 1, at_ = 0;  // queues, and the one that is asked
-  bool by_rows_ = false;        // the shortest of it
   bool lent_ = false;           // somebody waits for what others have borrowed
   bool short_ = false;
   bool bypass_ = false, passed_ = false;
   int64_t now_ns_ = 0, spare_ = 0;
   int32_t offers_ = 0, passed_over_ = 0;
   std::optional<Waiting> asked_;
+  uint64_t planning_ = 0;
 };
 
 }  // namespace loralei

@@ -195,6 +195,63 @@ TEST(Admission, OnlyThoseThatWillHaveEndedPassOneThatWaitsForItsPlace) {
   admission.check();
 }
 
+Waiting of_client(uint64_t order, uint64_t client, int32_t queue = 0) {
+  Waiting waiting = request(order, queue, 10);
+  waiting.client = ClientId{client};
+  return waiting;
+}
+
+TEST(Admission, TheClientThatHasHadLeastIsAskedFirst) {
+  Admission admission;
+  for (const uint64_t order : {1, 2, 3}) admission.arrive(of_client(order, 7), 30);
+  for (const uint64_t order : {4, 5}) admission.arrive(of_client(order, 8), 10);
+  std::vector<uint64_t> first;
+  admission.for_first(4, [&](SeqId id) { first.push_back(id.value); });
+  EXPECT_EQ(first, (std::vector<uint64_t>{4, 1, 5, 2}));
+  admission.begin();
+  ASSERT_EQ(admission.next(), SeqId{4});
+  admission.leave(of_client(4, 8));
+  admission.set_served(ClientId{8}, 40);
+  ASSERT_EQ(admission.next(), SeqId{1});
+  admission.leave(of_client(1, 7));
+  admission.set_served(ClientId{7}, 35);
+  ASSERT_EQ(admission.next(), SeqId{2});
+  admission.refused(Lack::kMemory);
+  EXPECT_EQ(admission.next(), std::nullopt) << "nobody of another client, either";
+  admission.check();
+}
+
+TEST(Admission, TheShortestIsThatOfTheClientWhoseTurnItIs) {
+  Admission admission;
+  std::vector<Waiting> waiting = {of_client(1, 7), of_client(2, 7), of_client(3, 8)};
+  waiting[0].rows = 100;
+  waiting[1].rows = 50;
+  waiting[2].rows = 1;
+  for (const Waiting& one : waiting) admission.arrive(one, one.client == ClientId{7} ? 0 : 1);
+  EXPECT_EQ(all_asked(admission, Lack::kRows), (std::vector<uint64_t>{1, 2}));
+}
+
+TEST(Admission, ClientsKeepTheirTurnsWhereTheQueuesAreLaidOutAnew) {
+  Admission admission;
+  admission.arrive(of_client(1, 7), 30);
+  admission.arrive(of_client(2, 8), 10);
+  admission.lay_out([](Waiting& waiting) { waiting.queue = 1; });
+  admission.check();
+  admission.set_served(ClientId{7}, 5);
+  std::vector<uint64_t> asked;
+  admission.begin({.queues = kQuotas, .spare = 120});
+  while (const auto next = admission.next()) {
+    asked.push_back(next->value);
+    admission.refused(Lack::kAdapter);
+  }
+  EXPECT_EQ(asked, (std::vector<uint64_t>{1, 2}));
+  admission.set_served(ClientId{7}, 50);
+  admission.places_changed();
+  admission.check();
+  admission.begin({.queues = kQuotas, .spare = 120});
+  EXPECT_EQ(admission.next(), SeqId{2}) << "what a client has had counts while all of its requests are set aside, too";
+}
+
 // Whatever the quotas: nobody takes more than there is, the order in a queue is kept, and
 // whoever is left does not fit.
 TEST(Admission, QuotasAreKeptAndNothingThatFitsIsLeft) {

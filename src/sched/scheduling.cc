@@ -8,6 +8,7 @@ namespace {
 
 constexpr double kStepFade = 0.95;
 constexpr int64_t kGrowth = 16;  // tokens that are taken at a time
+constexpr double kNeedsMostS = 1e6;
 
 LengthAsked length_of(const AskedFor& asked) {
   return {{asked.source, asked.prompt}, asked.output_most, asked.output_so_far, asked.features};
@@ -17,6 +18,9 @@ LengthAsked length_of(const AskedFor& asked) {
 
 Standing Scheduling::place(const AskedFor& asked) const {
   Standing standing;
+  if (options_.policy == SchedulePolicy::kPriority) standing.priority = asked.priority;
+  standing.wanted_ns = kWantedNs;
+  set_deadline(asked, standing);
   if (!predicts()) return standing;
   const LengthAsked length = length_of(asked);
   const bool known = asked.output_foreseen.has_value();
@@ -29,10 +33,21 @@ Standing Scheduling::place(const AskedFor& asked) const {
   const double run_s = times_.predicted_s({rows, int64_t{rows} * rows / 2}) +
                        step_s_ * std::max(0.0, standing.size.output - asked.output_so_far);
   standing.run_ns = static_cast<int64_t>(run_s * 1e9);
+  const double wanted_ns = SizeQueues::kSloFactor * run_s * 1e9;
+  standing.wanted_ns = static_cast<int64_t>(
+      std::clamp(wanted_ns, static_cast<double>(kWantedLeastNs), static_cast<double>(kWantedMostNs)));
   if (options_.policy == SchedulePolicy::kSjf)
     standing.rank = run_s + kAgeing * static_cast<double>(asked.arrived_ns) * 1e-9;
   place_anew(standing);
   return standing;
+}
+
+// It is asked behind the step under way, and its prompt takes at least one.
+void Scheduling::set_deadline(const AskedFor& asked, Standing& standing) const {
+  if (asked.ttft_ns <= 0 || options_.policy == SchedulePolicy::kPriority) return;
+  const double needs_s = 2 * step_s_ + times_.predicted_s({asked.prompt, int64_t{asked.prompt} * asked.prompt / 2});
+  standing.deadline_ns = asked.arrived_ns + asked.ttft_ns;
+  standing.latest_ns = standing.deadline_ns - static_cast<int64_t>(std::min(needs_s, kNeedsMostS) * 1e9);
 }
 
 void Scheduling::place_anew(Standing& standing) const {
@@ -68,7 +83,7 @@ void Scheduling::grow(Standing& standing, int32_t known) {
 }
 
 AdmissionRooms Scheduling::rooms(int64_t now_ns) {
-  if (!has_queues()) return {};
+  if (!has_queues()) return {.queues = {}, .now_ns = now_ns};
   for (int32_t queue = 0; queue < queues_.count(); ++queue)
     rooms_[static_cast<size_t>(queue)] = {queues_.quota(queue), queues_.taken(queue)};
   return {.queues = {rooms_.data(), static_cast<size_t>(queues_.count())},

@@ -8,6 +8,18 @@
 //         if that came within (r - s) / kAgeing behind it.
 //   wrs   a queue for each group of sizes, and a quota for each queue (SizeQueues), by
 //         arrival in each of them
+//   priority  one queue, by the number that requests bring, the lower first, then by
+//         arrival. No bound: as long as lower numbers come the higher ones wait. With the
+//         others the number says nothing.
+//
+// A deadline of the first token is one for admission, too, but with priority, where the
+// number alone counts: the request is to be asked by latest_ns, and may go first for that
+// while nobody before it has waited its wanted time (sched/waiting_line.h). That is
+// SizeQueues::kSloFactor times what it is predicted to take, kWantedLeastNs at least and
+// kWantedMostNs at most; with fifo, where nothing is predicted, kWantedNs.
+//
+// With Fairness::kVtc clients have turns in each queue, by what they have had of the
+// server (sched/virtual_tokens.h). All of the above holds among the requests of one.
 //
 // Thread: one. Ownership: of its own numbers; step times are borrowed. Time is an
 // argument. Invariant (check()): what the queues have taken is what the standings of
@@ -28,12 +40,18 @@
 
 namespace loralei {
 
-enum class SchedulePolicy : uint8_t { kFifo, kSjf, kWrs };
+enum class SchedulePolicy : uint8_t { kFifo, kSjf, kWrs, kPriority };
+inline constexpr int kSchedulePolicies = 4;
+enum class Fairness : uint8_t {
+  kNone,  // everybody is one client
+  kVtc,
+};
 
 struct SchedulingOptions {
   SchedulePolicy policy = SchedulePolicy::kFifo;
   LengthPrediction prediction = LengthPrediction::kHistory;
   size_t first_fit = 500;  // SizeQueues::Options
+  Fairness fairness = Fairness::kNone;
 };
 
 // What is known of one that begins to wait.
@@ -44,6 +62,8 @@ struct AskedFor {
   int64_t arrived_ns = 0;
   std::span<const uint16_t> features;     // Scheduling::features_of; borrowed
   ForeseenLength foreseen;                // when it arrived, if it has before
+  int32_t priority = 0;
+  int64_t ttft_ns = 0;                    // wanted from arrival to the first token; 0: nothing, or it is out
   std::optional<double> output_foreseen;  // in simulations alone
 };
 
@@ -51,23 +71,29 @@ struct AskedFor {
 struct Standing {
   RequestSize size;
   double weighted = 0;  // SizeQueues::size_of
+  int32_t priority = 0;
   int32_t queue = 0;
   int64_t tokens = 0;
   double rank = 0;
   int64_t run_ns = 0;       // predicted, from admission to its end
   ForeseenLength foreseen;  // when it arrived
+  int64_t wanted_ns = 0;
+  int64_t deadline_ns = kNoDeadline, latest_ns = kNoDeadline;  // as in Waiting
 };
 
 class Scheduling {
  public:
   static constexpr double kAgeing = 0.25;
+  static constexpr int64_t kWantedNs = 10'000'000'000, kWantedLeastNs = 1'000'000'000;
+  static constexpr int64_t kWantedMostNs = 600'000'000'000;
 
   Scheduling(const SchedulingOptions& options, const SizeQueues::Options& queues, const StepTimes& times)
       : options_(options), queues_(queues), lengths_(options.prediction), times_(times) {}
 
   SchedulePolicy policy() const { return options_.policy; }
+  bool has_clients() const { return options_.fairness == Fairness::kVtc; }
   bool has_queues() const { return options_.policy == SchedulePolicy::kWrs; }
-  bool predicts() const { return options_.policy != SchedulePolicy::kFifo; }
+  bool predicts() const { return options_.policy == SchedulePolicy::kSjf || has_queues(); }
   // Once for a request, when it arrives.
   LearnedLengths::Features features_of(AdapterSourceId source, const PromptFacts& facts) const {
     return predicts() ? lengths_.features_of(source, facts) : LearnedLengths::Features();
@@ -97,6 +123,8 @@ class Scheduling {
   void check() const { queues_.check(); }
 
  private:
+  void set_deadline(const AskedFor& asked, Standing& standing) const;
+
   const SchedulingOptions options_;
   SizeQueues queues_;
   LengthPredictor lengths_;

@@ -133,22 +133,27 @@ double StepTimes::bound_s(double decode_s, double backlog_s) const {
   return std::max(usual_s, std::min(decode_s + backlog_s, most_s));
 }
 
-int32_t StepTimes::rows_within(double seconds, const StepLoad& decode, int32_t context) const {
+int32_t StepTimes::rows_within(double seconds, const StepLoad& decode, int32_t context, double prompt_share) const {
   const double row_s = b_ + c_ * context;
   const double decode_s = decode.rows > 0 ? predicted_s(decode) : a_;
   const double left_s =
-      std::max(seconds - decode_s, decode.rows > 0 ? decode_s * kPromptShare / (1 - kPromptShare) : 0);
+      std::max(seconds - decode_s, decode.rows > 0 ? decode_s * prompt_share / (1 - prompt_share) : 0);
   const int32_t most = rows_learned_ == 0 ? kFirstRows : std::max(kFirstRows, kGrowth * rows_learned_);
   const double rows = row_s > 0 ? left_s / row_s : rows_max_;
   return std::clamp(static_cast<int32_t>(std::clamp<double>(rows, 0, most)), std::min(kPrefillRowsMin, rows_max_),
                     rows_max_);
 }
 
-PrefillRows StepTimes::prefill_rows(const StepLoad& decode, int32_t context, int64_t backlog) const {
+PrefillRows StepTimes::prefill_rows(const StepLoad& decode, int32_t context, int64_t backlog, int64_t tpot_ns) const {
+  if (tpot_ns < bound_ns()) {
+    const int32_t rows = rows_within(static_cast<double>(tpot_ns) * kNs, decode, context, kTpotShare);
+    return {.shared = rows, .alone = rows};
+  }
+  const double wanted_s = tpot_ns == INT64_MAX ? std::numeric_limits<double>::infinity() : static_cast<double>(tpot_ns) * kNs;
   const double alone_s = kAloneFactor * static_cast<double>(bound_ns()) * kNs;
-  const double shared_s = bound_s(predicted_s(decode), (b_ + c_ * context) * static_cast<double>(backlog));
-  return {.shared = rows_within(shared_s, decode, context),
-          .alone = rows_within(std::max(alone_s, shared_s), decode, context)};
+  const double shared_s = std::min(wanted_s, bound_s(predicted_s(decode), (b_ + c_ * context) * static_cast<double>(backlog)));
+  return {.shared = rows_within(shared_s, decode, context, kPromptShare),
+          .alone = rows_within(std::max(alone_s, shared_s), decode, context, kPromptShare)};
 }
 
 }  // namespace loralei

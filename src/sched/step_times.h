@@ -17,7 +17,10 @@
 // engine asks for no bound.) A prompt that is alone on the server may take steps
 // kAloneFactor times as long: who arrives then waits for one of them, and for one of
 // usual length in which it is computed. Where rows that decode take most of the bound,
-// prompts get kPromptShare of the step's time all the same.
+// prompts get kPromptShare of the step's time all the same. Where a request that decodes
+// wants shorter times between its tokens the bound is that, and prompts get what the rows
+// that decode leave of it, or kTpotShare of the step's time if that is more: nobody can
+// stop everybody's prompts.
 //
 // While more rows of prompts wait than fit, the default grows, so that what decodes takes
 // less of the time: up to a step in which all of them are computed, to one of which they
@@ -50,7 +53,7 @@ class StepTimes {
  public:
   static constexpr int64_t kStepTimeNs = 100'000'000;
   static constexpr int64_t kStepTimeMostNs = 150'000'000;
-  static constexpr double kFloorsMost = 3, kDearer = 1.1, kAloneFactor = 3, kPromptShare = 0.25;
+  static constexpr double kFloorsMost = 3, kDearer = 1.1, kAloneFactor = 3, kPromptShare = 0.25, kTpotShare = 0.1;
   static constexpr double kBacklogMost = 4, kBacklogShare = 0.75;
   static constexpr int32_t kPrefillRowsMin = 4, kFirstRows = 128, kGrowth = 4;
 
@@ -61,8 +64,10 @@ class StepTimes {
   double predicted_s(const StepLoad& load) const;
   double prompt_row_s() const;  // of a row of a prompt of some length, in a step of many
   // Beside `decode` rows. `context`: positions that the prompts' next rows attend to,
-  // each. `backlog`: rows of prompts that wait or are under way.
-  PrefillRows prefill_rows(const StepLoad& decode, int32_t context, int64_t backlog = 0) const;
+  // each. `backlog`: rows of prompts that wait or are under way. `tpot_ns`: the shortest
+  // time between tokens that is wanted beside.
+  PrefillRows prefill_rows(const StepLoad& decode, int32_t context, int64_t backlog = 0,
+                           int64_t tpot_ns = INT64_MAX) const;
   int64_t bound_ns() const;  // of a step, as learned so far, without a backlog
 
  private:
@@ -72,7 +77,7 @@ class StepTimes {
   };
   void fit();
   double bound_s(double decode_s, double backlog_s) const;
-  int32_t rows_within(double seconds, const StepLoad& decode, int32_t context) const;
+  int32_t rows_within(double seconds, const StepLoad& decode, int32_t context, double prompt_share) const;
 
   int64_t bound_ns_ = 0;
   int32_t rows_max_ = 0, rows_learned_ = 0;  // of the largest step

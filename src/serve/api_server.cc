@@ -7,6 +7,7 @@
 
 #include "http/gzip.h"
 #include "serve/request_memory.h"
+#include "serve/request_slo.h"
 #include "wire/json_out.h"
 #include "wire/messages_api.h"
 #include "wire/responses_api.h"
@@ -34,6 +35,11 @@ bool speaks_anthropic(RouteId route, const HttpHead& head) {
   const bool lists = route == RouteId::kModels || route == RouteId::kModel;
   return route == RouteId::kMessages || route == RouteId::kCountTokens ||
          (lists && !head.header("anthropic-version").empty());
+}
+
+bool may_want_time(RouteId route) {
+  return route == RouteId::kChat || route == RouteId::kCompletions || route == RouteId::kEmbeddings ||
+         route == RouteId::kMessages || route == RouteId::kResponses;
 }
 
 ApiError queue_full() {
@@ -287,7 +293,13 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
     return reply->refuse(unavailable());
   }
   Sent sent{.arrived_ns = clock_.now_ns()};
+  if (!options_.api_keys.empty()) sent.client = ClientId{access_.holder(request)};
   if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = access_.holder(request);
+  if (may_want_time(route)) {
+    Parsed<RequestSlo> slo = parse_request_slo(request);
+    if (!slo.ok()) return reply->refuse(slo.error());
+    sent.slo = *slo;
+  }
   TextJob job;
   const bool reads_files = route == RouteId::kLoadLora || route == RouteId::kAdapterRescan;
   job.bytes = reads_files ? kFilesCost : static_cast<int64_t>(request.body.size());
@@ -363,6 +375,7 @@ PlanInputs ApiServer::inputs(const Sent& sent, Work& work) {
           grammars_,       id,
           ids_(),          std::time(nullptr),
           sent.arrived_ns, sent.cache_holder,
+          sent.client,     sent.slo,
           &work,           adapters_.defaults().now()};
 }
 

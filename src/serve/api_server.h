@@ -65,7 +65,9 @@ class ApiServer final : public HttpHandler {
  private:
   struct Sent {  // what is told of a request beside its body
     int64_t arrived_ns = 0;
-    std::optional<size_t> cache_holder;  // PlanInputs
+    std::optional<size_t> cache_holder = {};  // PlanInputs
+    ClientId client = {};
+    RequestSlo slo = {};
   };
   ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files,
             const Clock& clock, LogSink& log);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "serve/request_slo.h"
+
 namespace loralei {
 namespace {
 
@@ -53,6 +55,7 @@ void EmbeddingJob::advance() {
   const Status status = window_.advance(shared_from_this(), [&](size_t input) {
     Submit submit = plan_.submit;
     submit.prompt = plan_.inputs[input];
+    submit.slo = slo_left(submit.slo, context_.clock.now_ns() - plan_.arrived_ns);
     return submit;
   });
   if (!status.ok()) fail(status.error());

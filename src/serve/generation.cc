@@ -6,6 +6,7 @@
 #include "base/prng.h"
 #include "base/units.h"
 #include "serve/request_memory.h"
+#include "serve/request_slo.h"
 
 namespace loralei {
 namespace {
@@ -72,6 +73,7 @@ void Generation::advance() {
   const Status status = window_.advance(shared_from_this(), [&](size_t prompt) {
     Submit submit = plan_.submit;
     submit.prompt = plan_.prompts[prompt];
+    submit.slo = slo_left(submit.slo, context_.clock.now_ns() - plan_.arrived_ns);
     if (plan_.own_seeds) submit.sampling.seed = derived_seed(submit.sampling.seed, static_cast<uint32_t>(prompt));
     const int64_t room = context_.engine.max_model_len() - static_cast<int64_t>(submit.prompt.size());
     submit.max_tokens = static_cast<int32_t>(std::min<int64_t>(submit.max_tokens, room));

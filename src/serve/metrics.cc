@@ -237,6 +237,12 @@ void put_engine_counts(Page& page, const EngineStats& s) {
     page.value(kCounter, "loralei_request_wait_seconds_total", "Waiting before anything was computed, by its cause.",
                s.waited_s[i], {{"cause", kWaitCauseNames[i]}});
   }
+  for (size_t kind = 0; kind < kSloNames.size(); ++kind) {
+    for (const bool met : {false, true})
+      page.value(kCounter, "loralei_slo_requests_total",
+                 "Requests that wanted something of time, by what and whether it was met.",
+                 number(s.slo_requests[kind][met ? 1 : 0]), {{"slo", kSloNames[kind]}, {"met", met ? "yes" : "no"}});
+  }
   page.value(kCounter, "loralei_prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
              number(s.prefix_queries), {}, "vllm:prefix_cache_queries_total");
   page.value(kCounter, "loralei_prefix_cache_hits_total", "Tokens found in the prefix cache.", number(s.prefix_hits),

@@ -49,6 +49,7 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.adapter_loads_ahead = 9;
   stats.adapter_loads_ahead_used = 6;
   stats.waited_s[static_cast<size_t>(WaitCause::kAdapterLoad)] = 2.5;
+  stats.slo_requests[static_cast<size_t>(SloKind::kTpot)] = {6, 7};
   stats.adapter_upload_bytes = 5000;
   stats.adapter_upload_s = 0.25;
   stats.products_s = 5;
@@ -60,6 +61,9 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "vllm:num_requests_running{model_name=\"base\",engine=\"0\"} 3\n",
         "vllm:kv_cache_usage_perc{model_name=\"base\",engine=\"0\"} 0.5\n",
         "loralei_generation_tokens_total 77\n",
+        "loralei_slo_requests_total{slo=\"ttft\",met=\"no\"} 0\n",
+        "loralei_slo_requests_total{slo=\"tpot\",met=\"no\"} 6\n",
+        "loralei_slo_requests_total{slo=\"tpot\",met=\"yes\"} 7\n",
         "vllm:generation_tokens_total{model_name=\"base\",engine=\"0\"} 77\n",
         "loralei_adapter_requests_total{adapter=\"a\"} 1\n",
         "loralei_adapter_generation_tokens_total{adapter=\"a\"} 5\n",
@@ -122,6 +126,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.steps_by_rows[0] = 1;
   s.waited_s.fill(1);
   s.length_errors[0].add(20, 10);
+  s.slo_requests = {{{1, 1}, {1, 1}}};
   AdapterStatus adapter;
   adapter.source.label = "a";
   adapter.tier = AdapterTier::kResident;

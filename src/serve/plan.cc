@@ -62,6 +62,8 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
   plan.submit.cache_salt = cache_salt_of(inputs.cache_holder, fields.cache_salt);
   plan.submit.app_id = fields.app_id;
   plan.submit.priority = fields.priority;
+  plan.submit.client = inputs.client;
+  plan.submit.slo = inputs.slo;
   const int vocab = plan.text->tokenizer()->vocab_size();
   for (const auto& [id, bias] : fields.logit_bias) {
     if (id < vocab) continue;
@@ -327,6 +329,8 @@ Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRe
   plan.submit.cache_salt = cache_salt_of(inputs.cache_holder, "");
   plan.submit.pooling = inputs.options.pooling;
   plan.submit.priority = request.priority;
+  plan.submit.client = inputs.client;
+  plan.submit.slo = inputs.slo;
   plan.base64 = request.base64;
   plan.arrived_ns = inputs.arrived_ns;
   return plan;

@@ -36,6 +36,8 @@ struct PlanInputs {
   int64_t arrived_ns = 0;
   // Of the key that sent it, or nullopt where all keys share the prefix cache.
   std::optional<size_t> cache_holder;
+  ClientId client = {};
+  RequestSlo slo = {};
   Work* work = nullptr;              // what the request spends on its text; may be null
   std::vector<AdapterRef> defaults;  // DefaultAdapters::now()
 };

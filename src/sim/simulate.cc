@@ -111,6 +111,7 @@ class Simulation {
     submit.sampling.temperature = 0;
     submit.sampling.seed = index;
     submit.app_id = request.app;
+    submit.client = ClientId{clients_.try_emplace(request.app, clients_.size()).first->second};
     // What a client would say that does not know how long the answer will be.
     submit.max_tokens = std::max(1, replica.max_model_len() - request.prompt_tokens);
     if (!validate_submit(submit, {.max_model_len = replica.max_model_len()}).ok()) {
@@ -235,6 +236,7 @@ class Simulation {
   Kernel kernel_;
   SizedAdapters adapters_;
   std::map<std::string, AdapterSourceId> sources_;
+  std::map<std::string, uint64_t> clients_;  // by application
   std::vector<std::unique_ptr<Replica>> replicas_;
   std::vector<int64_t> last_token_ns_;
   SimulatedRun run_;

@@ -78,8 +78,9 @@ TEST(Simulate, AnAdapterIsLoadedFromTheDiskAndOverTheLink) {
 
 // Every policy of scheduling with every way to predict lengths.
 SchedulingOptions scheduling_of(uint64_t seed) {
-  return {.policy = static_cast<SchedulePolicy>(seed % 3),
-          .prediction = static_cast<LengthPrediction>(seed / 3 % kLengthPredictions),
+  return {.policy = static_cast<SchedulePolicy>(seed % kSchedulePolicies),
+          .prediction = static_cast<LengthPrediction>(seed / 4 % kLengthPredictions),
+          .fairness = seed / 4 % 2 == 0 ? Fairness::kVtc : Fairness::kNone,
           .first_fit = 10};
 }
 
@@ -241,7 +242,8 @@ TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
     SCOPED_TRACE(testing::Message() << "seed " << seed << "; loralei simulate --faults " << seed
                                     << " runs a workload with the same faults");
     Prng random(seed);
-    const Workload workload = some_workload(seed, 40, static_cast<int>(1 + random.below(12)), 3 + 5 * random.uniform());
+    Workload workload = some_workload(seed, 40, static_cast<int>(1 + random.below(12)), 3 + 5 * random.uniform());
+    for (WorkloadRequest& request : workload) request.app = "app" + std::to_string(request.prompt_tokens % 3);
     SimulationOptions options{.replicas = static_cast<int32_t>(1 + random.below(2)), .faults = seed};
     options.check = seed % 25 == 0;
     if (seed % 3 == 0) options.replica.engine.adapter_keeping = AdapterKeeping::none();

@@ -230,6 +230,8 @@ class Metrics(unittest.TestCase):
             self.assertEqual(server.request("PUT", "/v1/admin/memory", {"budget_bytes": budget})[0], 200)
             for name in ADAPTERS * 2:  # more than there is room for
                 self.assertEqual(chat(server, name, unheard_of=1)[0], 200)
+            self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "apple", "max_tokens": 4},
+                                            {"x-llm-d-slo-ttft-ms": "60000"})[0], 200)
             self.assertNotEqual(chat(server, "broken")[0], 200)
             status, _, _ = server.request("POST", "/v1/load_lora_adapter", {
                 "lora_name": "broken", "lora_path": str(folder / "adapters/broken"), "load_inplace": True})
@@ -396,6 +398,50 @@ class Keys(unittest.TestCase):
                 self.assertEqual(cached("two", cache_salt="1:"), 0)
             finally:
                 server.stop()
+
+    def test_with_turns_one_key_does_not_starve_another(self):
+        server = LiveServer("--api-key", "one", "--api-key", "two", "--fairness", "vtc", "--max-num-seqs", "1")
+        try:
+            ended = []
+
+            def ask(key, number):
+                body = {"prompt": f"{number} apple river", "max_tokens": 200, "ignore_eos": True, "temperature": 0}
+                status, _, answer = server.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {key}"})
+                self.assertEqual(status, 200, answer)
+                ended.append(key)
+
+            with concurrent.futures.ThreadPoolExecutor(32) as pool:
+                jobs = [pool.submit(ask, "one", number) for number in range(30)]
+                while server.metric("loralei_requests_waiting") < 20:
+                    time.sleep(0.01)
+                jobs += [pool.submit(ask, "two", number) for number in range(2)]
+                for job in jobs:
+                    job.result()
+            behind = len(ended) - 1 - max(place for place, key in enumerate(ended) if key == "two")
+            self.assertGreater(behind, 5, ended)  # of 30 that had come before them
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def test_what_is_wanted_of_time_is_counted_and_checked(self):
+        server = LiveServer()
+        try:
+            body = {"prompt": "apple river", "max_tokens": 8, "ignore_eos": True}
+            times = {"x-llm-d-slo-ttft-ms": "3600000", "X-LLM-D-SLO-TPOT-MS": "0.000001"}
+            self.assertEqual(server.request("POST", "/v1/completions", body, times)[0], 200)
+            count = lambda slo, met: server.metric(f'loralei_slo_requests_total{{slo="{slo}",met="{met}"}}')
+            self.assertEqual([count(slo, met) for slo in ("ttft", "tpot") for met in ("yes", "no")], [1, 0, 0, 1])
+            embed = {"input": "apple"}
+            self.assertEqual(server.request("POST", "/v1/embeddings", embed, {"x-llm-d-slo-ttft-ms": "0.000001"})[0], 200)
+            self.assertEqual(count("ttft", "no"), 1)
+            turns = {"model": "model", "max_tokens": 4, "messages": [{"role": "user", "content": "apple"}]}
+            for path, asked in (("/v1/completions", body), ("/v1/chat/completions", turns), ("/v1/messages", turns),
+                                ("/v1/responses", {"model": "model", "input": "apple"}), ("/v1/embeddings", embed)):
+                for value in ("0", "-1", "soon", "3600001", ""):
+                    status, _, answer = server.request("POST", path, asked, {"x-llm-d-slo-tpot-ms": value})
+                    self.assertEqual(status, 400, (path, value, answer))
+                    self.assertIn("x-llm-d-slo-tpot-ms", answer["error"]["message"])
+        finally:
+            self.assertEqual(server.stop(), 0)
 
     def test_foreign_origin_may_not_administer(self):
         server = LiveServer()
