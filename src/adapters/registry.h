@@ -138,7 +138,8 @@ class AdapterRegistry {
                     const std::function<void(const RegistryView&)>& changed) {
     entries_.take_changes(gone, changed);
   }
-  void touch(AdapterSourceId source);  // as if something had changed; unknown ones are ignored
+  void touch(AdapterVersionId version);  // its source
+  void touch(AdapterSourceId source);    // as if something had changed; unknown ones are ignored
   bool has_changes() const { return entries_.has_changes(); }
   void for_each(const std::function<void(const RegistryView&)>& visit) const;
   void check() const;

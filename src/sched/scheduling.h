@@ -67,6 +67,7 @@ class Scheduling {
       : options_(options), queues_(queues), times_(times) {}
 
   SchedulePolicy policy() const { return options_.policy; }
+  LengthPrediction prediction() const { return options_.prediction; }
   bool has_queues() const { return options_.policy == SchedulePolicy::kWrs; }
   Standing place(const AskedFor& asked) const;
   void place_anew(Standing& standing) const;               // behind refit()
