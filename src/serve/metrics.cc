@@ -422,7 +422,8 @@ struct Metrics::Impl {
                static_cast<double>(adapters.size()));
     page.value(MetricType::Gauge, "loralei_adapters_resident", "Adapters in memory.", static_cast<double>(resident), {},
                "vllm:num_cpu_loaded_lora_adapters");
-    for (size_t place = 0; place < counts.size(); ++place) {
+    const size_t places = device ? counts.size() : counts.size() - 1;  // the last is the device
+    for (size_t place = 0; place < places; ++place) {
       page.value(MetricType::Gauge, "loralei_adapters", "Adapters by where they are: each counts once.",
                  static_cast<double>(counts[place]), {{"tier", kAdapterPlaces[place]}});
     }

@@ -121,6 +121,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   adapter.source.label = "a";
   adapter.tier = AdapterTier::kResident;
   adapter.bytes = 1;
+  adapter.on_device = true;
   std::istringstream lines(
       metrics.render(s, {std::make_shared<const AdapterStatus>(adapter)}, {1, 1, 1, 1, 1}, 1.0, {1, 1}));
   std::map<std::string, double> families;
