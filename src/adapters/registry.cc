@@ -305,6 +305,11 @@ void AdapterRegistry::let_go_unused(AdapterSourceId source) {
     cache_.let_go(entry->version);
 }
 
+void AdapterRegistry::touch(AdapterVersionId version) {
+  const AdapterVersion* const found = versions_.find(version);
+  if (found != nullptr && !found->retired()) entries_.touch(*found->owner);
+}
+
 void AdapterRegistry::touch(AdapterSourceId source) {
   if (AdapterEntry* const entry = entries_.find(source); entry != nullptr) entries_.touch(*entry);
 }

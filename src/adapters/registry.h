@@ -158,7 +158,8 @@ class AdapterRegistry {
   // Since the last call: those that are gone, then those that were changed, in no order.
   void take_changes(const std::function<void(AdapterSourceId)>& gone,
                     const std::function<void(const RegistryView&)>& changed);
-  void touch(AdapterSourceId source);  // as if something had changed; unknown ones are ignored
+  void touch(AdapterVersionId version);  // its source
+  void touch(AdapterSourceId source);    // as if something had changed; unknown ones are ignored
   bool has_changes() const { return entries_.has_changes(); }
   void for_each(const std::function<void(const RegistryView&)>& visit) const;
   void check() const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine as everybody above the core line sees it: values going down (Submit, Cancel,
-// AdapterCommand), values coming up (TokenEvent, CommandReply, AdapterNews), one snapshot
+// commands), values coming up (TokenEvent, CommandReply, AdapterNews), one snapshot
 // of its counters. Nothing else crosses.
 //
 // Thread: every method of Engine is thread-safe and does not block on a step;
@@ -29,6 +29,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/result.h"
+#include "engine/queue_state.h"
 #include "kv/block_times.h"
 #include "memory/keep_order.h"
 #include "memory/shelf.h"
@@ -137,6 +138,7 @@ struct CommandReply {
   Status status;            // not_found, invalid_argument (already loaded), too_large with the numbers, corrupt, ...
   int64_t bytes_freed = 0;  // kDrop
   std::string version;      // digest, kLoad and kPin
+  std::shared_ptr<const QueuesState> queues = nullptr;  // QueuesCommand
 };
 
 enum class AdapterTier : uint8_t { kSource, kLoading, kResident, kFailed };
@@ -155,6 +157,7 @@ struct AdapterStatus {
   std::optional<double> keep_score;  // KeepOrder's, when room was last looked for and it could have left
   std::string left;                  // why it left memory; empty: it is there, or was never
   bool pinned = false;
+  bool on_device = false;                                // kResident: a copy of it lies in the device's memory, too
   std::string error;                                     // kFailed
   std::vector<std::string> report;                       // what was applied
   std::vector<std::pair<std::string, int32_t>> modules;  // by name, on how many
@@ -179,6 +182,12 @@ struct MemoryShares {
           scratch_bytes = 0, request_bytes = 0, other_bytes = 0;
 };
 
+// Of one queue of the scheduler.
+struct QueueGauges {
+  int32_t waiting = 0;
+  int64_t quota_tokens = 0, taken_tokens = 0;  // 0 and 0 where there are no quotas
+};
+
 struct EngineStats : MemoryShares {  // the host's
   std::string device;                // that computes in a memory of its own, as users name it; empty: none
   MemoryShares device_memory;
@@ -191,6 +200,8 @@ struct EngineStats : MemoryShares {  // the host's
   // or see Engine::health().
   Status ready;
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0, held = 0;
+  std::array<QueueGauges, kSizeGroupsMax> queues{};
+  int32_t queue_count = 1;  // of these
   // Used: leased by running sequences. Cached: free to evict.
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
   BlockTimes kv_block_times;
@@ -315,6 +326,7 @@ class Engine {
   // too_large, with the least that would do, when the budget cannot do (and
   // nothing changed then).
   virtual Status command(MemoryCommand command) = 0;
+  virtual Status command(QueuesCommand command) = 0;
   // Ends the budget change of this ticket while it is being prepared (its reply says so;
   // nothing has changed). One that is being made is made; unknown tickets are ignored.
   virtual void cancel_memory(uint64_t ticket) = 0;

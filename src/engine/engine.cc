@@ -20,7 +20,7 @@ namespace loralei {
 namespace {
 
 constexpr size_t kOutboxCapacity = 1 << 16;    // events; the engine pauses when the consumer is that far behind
-constexpr int32_t kMaxPendingCommands = 1024;  // adapter commands without a reply
+constexpr int32_t kMaxPendingCommands = 1024;  // without a reply
 // Rows of logits of a step for prompts' log-probabilities, however few the sequences, and
 // what they may take.
 constexpr int64_t kPromptLogitsRows = 128, kPromptLogitsBytes = 32 * kMiB;
@@ -90,19 +90,8 @@ class EngineImpl final : public Engine {
 
   void hold(RequestId id, bool held) override { inbox_.put(Hold{id, held}); }
 
-  Status command(AdapterCommand command) override {
-    if (pending_commands_.fetch_add(1) >= kMaxPendingCommands) {
-      pending_commands_.fetch_sub(1);
-      return Error{ErrorCode::kOverloaded, "too many adapter commands are waiting; try again later"};
-    }
-    const std::lock_guard lock(stop_mutex_);
-    if (stopped_) {
-      pending_commands_.fetch_sub(1);
-      return Error{ErrorCode::kUnavailable, "the server has stopped"};
-    }
-    inbox_.put(std::move(command));
-    return {};
-  }
+  Status command(AdapterCommand command) override { return pass_on(std::move(command)); }
+  Status command(QueuesCommand command) override { return pass_on(command); }
 
   Status check_adapter(const AdapterSourceSpec& source) override {
     HeaderCheck check = check_headers(loads_.source(), source, header_options_, rank_max_);
@@ -216,6 +205,21 @@ class EngineImpl final : public Engine {
     while (loop_->in_flight() && std::none_of(messages.begin(), messages.end(), ended)) inbox_.take_more(messages);
     loop_->end_all(messages, output);  // what was accepted before the stop gets its end, too
     deliver(output);
+  }
+
+  // A command that the loop replies to.
+  Status pass_on(Message&& command) {
+    if (pending_commands_.fetch_add(1) >= kMaxPendingCommands) {
+      pending_commands_.fetch_sub(1);
+      return Error{ErrorCode::kOverloaded, "too many commands are waiting; try again later"};
+    }
+    const std::lock_guard lock(stop_mutex_);
+    if (stopped_) {
+      pending_commands_.fetch_sub(1);
+      return Error{ErrorCode::kUnavailable, "the server has stopped"};
+    }
+    inbox_.put(std::move(command));
+    return {};
   }
 
   // Who gets a reply, or is ended because nothing can be computed, may look at once.

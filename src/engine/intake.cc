@@ -198,13 +198,14 @@ void EngineLoop::receive(HeaderCheck&& check) { registry_.checked(check); }
 
 void EngineLoop::receive(const UploadDone& done) {
   arriving_changed_ = true;
+  note_arrived(done);
   learn_uploads();
   const auto found = prefetched_.find(done.version);
   if (found == prefetched_.end()) return;
   prefetch_due_ |= done.status.ok();  // else not before something else has changed: it may fail for ever
   const bool wanted = waiting_by_source_.count(found->second) != 0;
   prefetched_.erase(found);
-  if (!wanted && !parts_.adapter_keeping.keeps) tier_->drop_unused(done.version);
+  if (!wanted && !parts_.adapter_keeping.keeps) drop_copy(done.version);
 }
 
 // Between two steps: nobody uses weights or KV now.

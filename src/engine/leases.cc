@@ -260,7 +260,9 @@ Result<bool> EngineLoop::hold_adapters(Request& request) {
     const bool applied = std::any_of(request.segments.begin(), request.segments.end(), names);
     if (applied && std::find(wanted.begin(), wanted.end(), &*pin) == wanted.end()) wanted.push_back(&*pin);
   }
-  return request.hold.take(*tier_, wanted);
+  const Result<bool> held = request.hold.take(*tier_, wanted);
+  note_who_left();
+  return held;
 }
 
 Result<bool> EngineLoop::have_arrived(const Request& request) {
@@ -301,7 +303,7 @@ void EngineLoop::let_go_unused(const Request& request) {
     if (tier_ == nullptr) {
       registry_.let_go_unused(request.sources[i]);
     } else if (i < request.claims.size()) {
-      tier_->drop_unused(request.claims[i].version());
+      drop_copy(request.claims[i].version());
     }
   }
 }
@@ -329,6 +331,26 @@ void EngineLoop::choose_leaving(std::vector<AdapterVersionId>& idle) {
   registry_.options().keep.sort(leaving_);
   idle.clear();
   for (const CacheItem& item : leaving_) idle.push_back(AdapterVersionId{item.id});
+}
+
+void EngineLoop::note_arrived(const UploadDone& done) {
+  if (!done.status.ok() || !tier_->has(done.version) || !on_device_.insert(done.version).second) return;
+  registry_.touch(done.version);
+}
+
+void EngineLoop::note_left(AdapterVersionId version) {
+  if (!tier_->has(version) && on_device_.erase(version) != 0) registry_.touch(version);
+}
+
+// Of those that could leave the device for others, if somebody asked.
+void EngineLoop::note_who_left() {
+  for (const CacheItem& item : leaving_) note_left(AdapterVersionId{item.id});
+  leaving_.clear();
+}
+
+void EngineLoop::drop_copy(AdapterVersionId version) {
+  tier_->drop_unused(version);
+  note_left(version);
 }
 
 // What an upload takes is what has been seen of those since the last look.
@@ -364,6 +386,7 @@ void EngineLoop::prefetch() {
       brings_ahead_ = true;
       const Result<bool> begun = hold.take(*tier_, {&adapter, 1});
       brings_ahead_ = false;
+      note_who_left();
       refused += begun.ok() && *begun ? 0 : 1;
       if (!begun.ok() || !*begun) continue;  // whoever asks for it is told
       prefetched_.emplace(adapter->version, request.sources[i]);

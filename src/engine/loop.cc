@@ -80,6 +80,7 @@ RegistryOptions EngineLoop::registry_options() {
     ranks_.withdraw(version);
     if (tier_ == nullptr) return;
     prefetched_.erase(version);
+    on_device_.erase(version);
     tier_->forget(version);
     arriving_changed_ = true;
   };
@@ -176,6 +177,14 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.waiting = std::max(0, static_cast<int32_t>(admission_.size() + forming_.size()) - lacking_);
   stats.held = parked_;
   stats.waiting_for_adapter = static_cast<int32_t>(cold_.size()) + lacking_;
+  const SizeQueues& queues = scheduling_.queues();
+  stats.queue_count = queues.count();
+  for (int32_t queue = 0; queue < queues.count(); ++queue) {
+    QueueGauges& gauges = stats.queues[static_cast<size_t>(queue)];
+    gauges.waiting = static_cast<int32_t>(admission_.size(queue));
+    if (scheduling_.has_queues()) gauges.quota_tokens = queues.quota(queue);
+    gauges.taken_tokens = queues.taken(queue);
+  }
   const KvCache& kv = *parts_.kv;
   stats.kv_blocks_total = kv.total();
   stats.kv_blocks_cached = kv.cached();
@@ -225,7 +234,8 @@ AdapterTier tier_of(AdapterState state) {
   return AdapterTier::kSource;
 }
 
-AdapterStatus status_of(const RegistryView& view, int32_t waiting, int64_t now_ns) {
+AdapterStatus status_of(const RegistryView& view, int32_t waiting, const std::set<AdapterVersionId>& on_device,
+                        int64_t now_ns) {
   AdapterStatus status;
   status.source = *view.source;
   status.tier = tier_of(view.state);
@@ -241,6 +251,7 @@ AdapterStatus status_of(const RegistryView& view, int32_t waiting, int64_t now_n
   if (view.error != nullptr) status.error = view.error->message;
   if (view.adapter == nullptr) return status;
   status.version = digest_hex(view.adapter->digest);
+  status.on_device = on_device.count(view.adapter->version) != 0;
   status.rank = view.adapter->rank_max;
   status.report = view.adapter->report;
   status.modules.assign(view.adapter->modules.begin(), view.adapter->modules.end());
@@ -260,8 +271,8 @@ void EngineLoop::tell_adapters(EngineOutput& output) {
       [&](const RegistryView& view) {
         const auto found = waiting_by_source_.find(view.source->id);
         const int32_t waiting = found == waiting_by_source_.end() ? 0 : found->second;
-        output.adapters.push_back(
-            {view.source->id, std::make_shared<const AdapterStatus>(status_of(view, waiting, adapters_told_ns_))});
+        output.adapters.push_back({view.source->id, std::make_shared<const AdapterStatus>(
+                                                        status_of(view, waiting, on_device_, adapters_told_ns_))});
       });
 }
 
@@ -287,6 +298,7 @@ void EngineLoop::check() const {
   CHECK(forming.size() == forming_.size());
   admission_.check();
   check_clients();
+  for (const AdapterVersionId version : on_device_) CHECK(tier_ != nullptr && tier_->has(version));
   // Who is set aside waits for the device, or for room that a load waits for.
   CHECK(admission_.set_aside() == 0 || tier_ != nullptr || registry_.loading() || needs_round());
   planner_.check();

@@ -150,6 +150,11 @@ class EngineLoop {
   void receive(const AdapterCommand& command);
   void introduce(const AdapterSourceSpec& source);
   void keep_lengths(int64_t at_most_every_ns);
+  void receive(const QueuesCommand& command);  // queues.cc, as what follows
+  QueuesState queues_state(int32_t listed_max) const;
+  QueuedSequence queued(const Sequence& sequence, int64_t now_ns) const;
+  void fill_queues(QueuesState& state, size_t listed_max, int64_t now_ns) const;
+  void fill_unplaced(QueuesState& state, size_t listed_max, int64_t now_ns) const;
   void receive(LoadDone&& done);
   void receive(HeaderCheck&& check);
   void receive(const BudgetReady& ready);
@@ -178,6 +183,10 @@ class EngineLoop {
   void drop_unused_leases(Request& request);
   void let_go_unused(const Request& request);
   void choose_leaving(std::vector<AdapterVersionId>& idle);
+  void note_arrived(const UploadDone& done);
+  void note_left(AdapterVersionId version);
+  void note_who_left();
+  void drop_copy(AdapterVersionId version);
   void learn_uploads();
   void prefetch();
   Status prepare(Request& request, std::span<const Adapter* const> adapters);
@@ -263,6 +272,7 @@ class EngineLoop {
   int32_t lacking_ = 0;            // requests with Request::lacks
   bool prefetch_due_ = false;      // somebody waits, or there is room on the device, since the last prefetch()
   std::map<AdapterVersionId, AdapterSourceId> prefetched_;  // on their way to the device, and held by nobody
+  std::set<AdapterVersionId> on_device_;                    // copies that have arrived, for AdapterStatus
   bool brings_ahead_ = false;                               // prefetch() asks for room, not a request
   TransferTimes upload_times_;
   DeviceTierStats uploads_seen_;  // by upload_times_

@@ -82,8 +82,8 @@ void share_memory(WorldOptions& setup, uint64_t seed) {
 SchedulingOptions scheduling_of(uint64_t seed) {
   return {.policy = static_cast<SchedulePolicy>(seed / 3 % kSchedulePolicies),
           .prediction = static_cast<LengthPrediction>(seed / 9 % kLengthPredictions),
-          .fairness = seed / 2 % 2 == 0 ? Fairness::kVtc : Fairness::kNone,
-          .first_fit = 20};
+          .first_fit = 20,
+          .fairness = seed / 2 % 2 == 0 ? Fairness::kVtc : Fairness::kNone};
 }
 
 // In half of the runs speculation on texts of few words, in a quarter adapters that leave

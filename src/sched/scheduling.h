@@ -92,6 +92,7 @@ class Scheduling {
 
   SchedulePolicy policy() const { return options_.policy; }
   bool has_clients() const { return options_.fairness == Fairness::kVtc; }
+  LengthPrediction prediction() const { return options_.prediction; }
   bool has_queues() const { return options_.policy == SchedulePolicy::kWrs; }
   bool predicts() const { return options_.policy == SchedulePolicy::kSjf || has_queues(); }
   // Once for a request, when it arrives.

@@ -76,6 +76,10 @@ class SizeQueues {
   const SizeGroups& groups() const { return groups_; }
   const std::vector<QueueLoad>& loads() const { return loads_; }
   uint64_t refits() const { return refits_; }
+  uint64_t arrivals() const { return arrivals_; }
+  // The last time, or when the first request came.
+  int64_t refit_ns() const { return refit_ns_; }
+  const Options& options() const { return options_; }
   uint64_t times_short() const { return times_short_; }  // of them, where minima exceeded the total
   void check() const;
 

@@ -49,6 +49,7 @@ class WaitTimes {
  public:
   // What everybody in the queue waits for from now on: one of the first five.
   void queue_waits_for(WaitCause cause, int64_t now_ns);
+  WaitCause queue_cause() const { return queue_cause_; }
   // A request that came while a step was under way is looked at now.
   void came(int64_t arrived_ns, int64_t now_ns);
   // What a request waits for from now on; none: nothing, or it is not to be counted.

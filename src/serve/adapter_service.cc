@@ -281,7 +281,7 @@ std::string AdapterService::list() const {
     if (const auto found = states.find(entry.source); found != states.end()) {
       const AdapterStatus& state = *found->second;
       row.state = state_name(state.tier);
-      row.tier = state.tier == AdapterTier::kResident ? "memory" : "disk";
+      row.tier = state.tier != AdapterTier::kResident ? "disk" : state.on_device ? "device" : "memory";
       row.bytes = state.bytes;
       row.rank = state.rank;
       row.version = state.version;

@@ -471,6 +471,44 @@ TEST_F(ApiTest, TheMemoryBudgetIsReadAndChanged) {
   EXPECT_EQ(send("PUT", "/v1/admin/memory", "{}").status, 400);
 }
 
+TEST_F(ApiTest, QueuesNameWhoWaitsByTheIdsThatClientsSaw) {
+  engine.hold_tokens = true;
+  start();
+  std::thread asks([&] { (void)post("/v1/chat/completions", chat(), {{"X-Request-Id", "mine"}}); });
+  const RequestId id = engine.wait_submit(0).id;
+  engine.queues.policy = SchedulePolicy::kWrs;
+  engine.queues.prediction = LengthPrediction::kMaxTokens;
+  engine.queues.refit_in_requests = 7;
+  QueueState& queue = engine.queues.queues.emplace_back();
+  queue.size_to = std::numeric_limits<double>::infinity();
+  queue.quota_tokens = 90;
+  queue.waiting = queue.running = 1;
+  queue.first_waiting = {{.request = id, .choice = 2, .adapter = "a+b", .cause = WaitCause::kQuota}};
+  queue.first_running = {{.request = RequestId{id.value + 1000}, .running_s = 1.5}};
+  const HttpResponse answer = get("/v1/queues");
+  EXPECT_EQ(answer.status, 200);
+  const BodyJson body = BodyJson::parse(answer.body);
+  EXPECT_EQ(body["policy"], "wrs");
+  EXPECT_EQ(body["prediction"], "max-tokens");
+  EXPECT_EQ(body["refit_in_requests"], 7);
+  EXPECT_TRUE(body["refit_in_s"].is_null());
+  const BodyJson& shown = body["queues"][0];
+  EXPECT_EQ(shown["queue"], 1);
+  EXPECT_EQ(shown["quota_tokens"], 90);
+  EXPECT_TRUE(shown["size_to"].is_null());
+  EXPECT_EQ(shown["first_waiting"][0]["id"], "mine");
+  EXPECT_EQ(shown["first_waiting"][0]["choice"], 2);
+  EXPECT_EQ(shown["first_waiting"][0]["adapter"], "a+b");
+  EXPECT_EQ(shown["first_waiting"][0]["cause"], "quota");
+  EXPECT_TRUE(shown["first_running"][0]["id"].is_null()) << "it has ended meanwhile";
+  EXPECT_TRUE(shown["first_running"][0]["adapter"].is_null());
+  EXPECT_EQ(shown["first_running"][0]["running_s"], 1.5);
+  engine.next_command = Error{ErrorCode::kOverloaded, "Too many commands are waiting."};
+  EXPECT_EQ(get("/v1/queues").status, 429);
+  engine.emit(id, 5, EndReason::kStop);
+  asks.join();
+}
+
 TEST_F(ApiTest, ABudgetChangeEndsWhenItsClientLeaves) {
   engine.hold_memory = true;
   start();

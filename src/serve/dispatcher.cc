@@ -45,6 +45,12 @@ size_t Dispatcher::running() const {
   return sinks_.size();
 }
 
+std::string Dispatcher::request_id(RequestId id) const {
+  std::lock_guard lock(mutex_);
+  const auto known = sinks_.find(id);
+  return known == sinks_.end() ? "" : known->second->request_id();
+}
+
 template <typename Command>
 Result<uint64_t> Dispatcher::send(Command command, ReplyCallback done) {
   uint64_t ticket = 0;
@@ -64,6 +70,7 @@ Result<uint64_t> Dispatcher::send(Command command, ReplyCallback done) {
 
 template Result<uint64_t> Dispatcher::send(AdapterCommand, ReplyCallback);
 template Result<uint64_t> Dispatcher::send(MemoryCommand, ReplyCallback);
+template Result<uint64_t> Dispatcher::send(QueuesCommand, ReplyCallback);
 
 bool Dispatcher::wait_idle(int64_t timeout_ms) {
   std::unique_lock lock(mutex_);
@@ -83,7 +90,7 @@ void Dispatcher::stop() {
     open.swap(replies_);
   }
   for (auto& [ticket, done] : open)
-    done({ticket, Error{ErrorCode::kUnavailable, "The server is shutting down."}, 0, ""});
+    done({.ticket = ticket, .status = Error{ErrorCode::kUnavailable, "The server is shutting down."}});
 }
 
 void Dispatcher::run() {

@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +36,7 @@ class EventSink {
   virtual ~EventSink() = default;
   virtual void on_event(TokenEvent event) = 0;
   virtual void on_tick(int64_t now_ns) = 0;
+  virtual const std::string& request_id() const = 0;  // X-Request-Id of who asked; any thread
 };
 
 class Dispatcher {
@@ -47,11 +49,16 @@ class Dispatcher {
   RequestId next_id();  // never reused
   void add(RequestId id, std::shared_ptr<EventSink> sink);
   void remove(RequestId id);
-  size_t running() const;  // ids with a sink
+  size_t running() const;                      // ids with a sink
+  std::string request_id(RequestId id) const;  // its sink's; empty: there is none
   const AdapterBoard& adapters() const { return adapters_; }
   // The ticket is set here.
   Status command(AdapterCommand command, ReplyCallback done) {
     TRY(send(std::move(command), std::move(done)));
+    return {};
+  }
+  Status command(QueuesCommand command, ReplyCallback done) {
+    TRY(send(command, std::move(done)));
     return {};
   }
   // Answers the ticket, for Engine::cancel_memory.

@@ -39,6 +39,7 @@ class EmbeddingJob final : public EventSink, public std::enable_shared_from_this
   void cancel();
   void on_event(TokenEvent event) override;
   void on_tick(int64_t now_ns) override;
+  const std::string& request_id() const override { return reply_->request_id(); }
 
  private:
   void advance();

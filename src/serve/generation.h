@@ -65,6 +65,7 @@ class Generation final : public EventSink, public std::enable_shared_from_this<G
   void cancel();  // the client is gone
   void on_event(TokenEvent event) override;
   void on_tick(int64_t now_ns) override;
+  const std::string& request_id() const override { return reply_->request_id(); }
 
  private:
   struct PendingLogprob {

@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <limits>
 #include <map>
@@ -65,6 +66,22 @@ struct AdapterCounts {
     output_tokens += other.output_tokens;
   }
 };
+
+// Where an adapter is, the place nearest to the steps.
+constexpr std::array<const char*, 5> kAdapterPlaces = {"disk", "failed", "loading", "memory", "device"};
+size_t place_of(const AdapterStatus& adapter) {
+  switch (adapter.tier) {
+    case AdapterTier::kSource:
+      return 0;
+    case AdapterTier::kFailed:
+      return 1;
+    case AdapterTier::kLoading:
+      return 2;
+    case AdapterTier::kResident:
+      return adapter.on_device ? 4 : 3;
+  }
+  return 0;
+}
 
 std::string join(const std::vector<std::string>& names) {
   std::string out;
@@ -290,11 +307,25 @@ void put_steps(Page& page, const EngineStats& s) {
              number(s.disk_read_bytes));
 }
 
+void put_queues(Page& page, const EngineStats& s) {
+  for (int32_t queue = 0; queue < s.queue_count; ++queue) {
+    const QueueGauges& gauges = s.queues[static_cast<size_t>(queue)];
+    const auto put = [&](const char* name, const char* help, int64_t value) {
+      page.value(MetricType::Gauge, name, help, static_cast<double>(value), {{"queue", std::to_string(queue + 1)}});
+    };
+    put("loralei_queue_waiting", "Sequences that wait in a queue of the scheduler.", gauges.waiting);
+    put("loralei_queue_quota_tokens", "Tokens that a queue's requests may take together; 0: no quota.",
+        gauges.quota_tokens);
+    put("loralei_queue_taken_tokens", "Tokens of the quotas that a queue's requests have taken.", gauges.taken_tokens);
+  }
+}
+
 void put_engine(Page& page, const EngineStats& s) {
   constexpr auto kGauge = MetricType::Gauge;
   const auto number = [](auto value) { return static_cast<double>(value); };
   page.value(kGauge, "loralei_requests_running", "Requests in the batch.", s.running, {}, "vllm:num_requests_running");
   page.value(kGauge, "loralei_requests_waiting", "Requests in the queue.", s.waiting);
+  put_queues(page, s);
   page.value(kGauge, "loralei_sequences_held", "Sequences that rest because nobody takes what they say.", s.held);
   page.value(kGauge, "loralei_requests_waiting_for_adapter",
              "Requests whose adapter is being loaded or copied to the GPU.", s.waiting_for_adapter);
@@ -411,25 +442,24 @@ struct Metrics::Impl {
     for (const auto& [name, counts] : adapters) put_one(name, counts);
   }
 
-  // What is truly in memory, as the inference gateways' protocol means it.
+  // What is truly where steps read it, as the inference gateways' protocol means it.
   void put_residency(Page& page, const EngineStats& stats, const AdapterList& adapters, double unix_time_s) const {
     std::vector<const AdapterStatus*> order;
     for (const auto& adapter : adapters) order.push_back(adapter.get());
     std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->uses > b->uses; });
-    std::vector<std::string> resident, waiting, loading;
+    const bool device = !stats.device.empty();
+    std::vector<std::string> running, waiting, loading;
     const auto list = [](std::vector<std::string>& names, const AdapterStatus& adapter) {
       if (names.size() < kAdaptersListed) names.push_back(adapter.source.label);
     };
-    size_t resident_count = 0;
+    std::array<size_t, kAdapterPlaces.size()> counts{};
+    size_t resident = 0;
     for (const AdapterStatus* adapter : order) {
-      if (adapter->tier == AdapterTier::kResident) {
-        list(resident, *adapter);
-        if (resident_count++ >= static_cast<size_t>(options.adapters_max)) continue;
-        const char* pinned = adapter->pinned ? "true" : "false";
-        page.value(MetricType::Gauge, "loralei_adapter_bytes", "Memory of a resident adapter.",
-                   static_cast<double>(adapter->bytes), {{"adapter", adapter->source.label}, {"pinned", pinned}});
-        page.alias_only(MetricType::Gauge, "vllm:lora_adapter_loaded", "Resident adapters.", 1,
-                        {{"adapter_name", adapter->source.label}, {"level", "cpu"}, {"pinned", pinned}});
+      ++counts[place_of(*adapter)];
+      const bool is_resident = adapter->tier == AdapterTier::kResident;
+      if (is_resident && resident++ < static_cast<size_t>(options.adapters_max)) put_resident(page, *adapter);
+      if (is_resident && (adapter->on_device || !device)) {
+        list(running, *adapter);
       } else if (adapter->waiting > 0) {
         list(waiting, *adapter);
       } else if (adapter->tier == AdapterTier::kLoading) {
@@ -441,21 +471,42 @@ struct Metrics::Impl {
     }
     page.value(MetricType::Gauge, "loralei_adapters_registered", "Adapters known by name.",
                static_cast<double>(adapters.size()));
-    page.value(MetricType::Gauge, "loralei_adapters_resident", "Adapters in memory.",
-               static_cast<double>(resident_count), {}, "vllm:num_cpu_loaded_lora_adapters");
-    // Room is a number of bytes here; as a number of adapters it is what fits of the
-    // size seen so far.
-    double room = static_cast<double>(kDefaultMaxSequences);
-    if (resident_count > 0 && stats.adapter_bytes > 0) {
-      room = static_cast<double>(resident_count) * static_cast<double>(stats.adapter_bytes_max) /
-             static_cast<double>(stats.adapter_bytes);
+    page.value(MetricType::Gauge, "loralei_adapters_resident", "Adapters in memory.", static_cast<double>(resident), {},
+               "vllm:num_cpu_loaded_lora_adapters");
+    const size_t places = device ? counts.size() : counts.size() - 1;  // the last is the device
+    for (size_t place = 0; place < places; ++place) {
+      page.value(MetricType::Gauge, "loralei_adapters", "Adapters by where they are: each counts once.",
+                 static_cast<double>(counts[place]), {{"tier", kAdapterPlaces[place]}});
     }
+    const size_t on_device = counts[place_of({.tier = AdapterTier::kResident, .on_device = true})];
+    if (device) {
+      page.alias_only(MetricType::Gauge, "vllm:num_gpu_loaded_lora_adapters", "Adapters in the GPU's memory.",
+                      static_cast<double>(on_device));
+    }
+    const int64_t room = device ? room_for(on_device, stats.device_memory) : room_for(resident, stats);
+    page.alias_only(MetricType::Gauge, "vllm:lora_requests_info",
+                    "Adapters where steps read them (running) and waited for; the value is the time.", unix_time_s,
+                    {{"max_lora", std::to_string(room)},
+                     {"running_lora_adapters", join(running)},
+                     {"waiting_lora_adapters", join(waiting)}});
+  }
+
+  static void put_resident(Page& page, const AdapterStatus& adapter) {
+    const char* pinned = adapter.pinned ? "true" : "false";
+    page.value(MetricType::Gauge, "loralei_adapter_bytes", "Memory of a resident adapter.",
+               static_cast<double>(adapter.bytes), {{"adapter", adapter.source.label}, {"pinned", pinned}});
     page.alias_only(
-        MetricType::Gauge, "vllm:lora_requests_info",
-        "Adapters in memory (running) and waited for; the value is the time.", unix_time_s,
-        {{"max_lora", std::to_string(static_cast<int64_t>(std::max(room, static_cast<double>(resident_count))))},
-         {"running_lora_adapters", join(resident)},
-         {"waiting_lora_adapters", join(waiting)}});
+        MetricType::Gauge, "vllm:lora_adapter_loaded", "Resident adapters.", 1,
+        {{"adapter_name", adapter.source.label}, {"level", adapter.on_device ? "gpu" : "cpu"}, {"pinned", pinned}});
+  }
+
+  // Room is a number of bytes here; as a number of adapters it is what fits of the size
+  // seen so far.
+  static int64_t room_for(size_t adapters, const MemoryShares& memory) {
+    if (adapters == 0 || memory.adapter_bytes <= 0) return kDefaultMaxSequences;
+    const double room = static_cast<double>(adapters) * static_cast<double>(memory.adapter_bytes_max) /
+                        static_cast<double>(memory.adapter_bytes);
+    return static_cast<int64_t>(std::max(room, static_cast<double>(adapters)));
   }
 
   const MetricsOptions options;

@@ -127,10 +127,12 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.waited_s.fill(1);
   s.length_errors[0].add(20, 10);
   s.slo_requests = {{{1, 1}, {1, 1}}};
+  s.queues[0] = {1, 1, 1};
   AdapterStatus adapter;
   adapter.source.label = "a";
   adapter.tier = AdapterTier::kResident;
   adapter.bytes = 1;
+  adapter.on_device = true;
   std::istringstream lines(
       metrics.render(s, {std::make_shared<const AdapterStatus>(adapter)}, {1, 1, 1, 1, 1}, 1.0, {1, 1}));
   std::map<std::string, double> families;
@@ -219,6 +221,39 @@ TEST(Metrics, ResidencyIsOneSeriesOfWhatIsInMemory) {
             std::string::npos)
       << text;
   EXPECT_EQ(count(text, "\nloralei_adapter_bytes{"), 2u);  // these are a series each
+}
+
+TEST(Metrics, WithADeviceRunningAdaptersAreThoseOnIt) {
+  Metrics metrics({"base", 2048, 100, true});
+  EngineStats stats;
+  stats.device = "cuda:0";
+  stats.adapter_bytes = 300;
+  stats.adapter_bytes_max = 3000;
+  stats.device_memory.adapter_bytes = 100;
+  stats.device_memory.adapter_bytes_max = 400;
+  AdapterList adapters;
+  const auto put = [&](const char* name, AdapterTier tier, bool on_device) {
+    AdapterStatus status;
+    status.source.label = name;
+    status.tier = tier;
+    status.on_device = on_device;
+    adapters.push_back(std::make_shared<const AdapterStatus>(status));
+  };
+  put("host", AdapterTier::kResident, false);
+  put("both", AdapterTier::kResident, true);
+  put("coming", AdapterTier::kLoading, false);
+  put("disk1", AdapterTier::kSource, false);
+  put("disk2", AdapterTier::kSource, false);
+  put("bad", AdapterTier::kFailed, false);
+  const std::string text = metrics.render(stats, adapters, {}, 17.0);
+  for (const char* sample : {"max_lora=\"4\",running_lora_adapters=\"both\",waiting_lora_adapters=\"coming\"} 17",
+                             "adapter_name=\"both\",level=\"gpu\"", "adapter_name=\"host\",level=\"cpu\"",
+                             "vllm:num_gpu_loaded_lora_adapters{model_name=\"base\",engine=\"0\"} 1\n",
+                             "vllm:num_cpu_loaded_lora_adapters{model_name=\"base\",engine=\"0\"} 2\n",
+                             "loralei_adapters{tier=\"disk\"} 2\n", "loralei_adapters{tier=\"failed\"} 1\n",
+                             "loralei_adapters{tier=\"loading\"} 1\n", "loralei_adapters{tier=\"memory\"} 1\n",
+                             "loralei_adapters{tier=\"device\"} 1\n"})
+    EXPECT_NE(text.find(sample), std::string::npos) << sample << "\n" << text;
 }
 
 TEST(Metrics, LabelsByAdapterAreBounded) {

@@ -41,6 +41,7 @@ constexpr Row kRows[] = {
     {"DELETE", "/v1/adapters/{name}", RouteId::kAdapterDelete, kAdmin},
     {"POST", "/v1/load_lora_adapter", RouteId::kLoadLora, kAdmin},
     {"POST", "/v1/unload_lora_adapter", RouteId::kUnloadLora, kAdmin},
+    {"GET", "/v1/queues", RouteId::kQueues, kAdmin},
     {"GET", "/v1/admin/memory", RouteId::kMemory, kAdmin},
     {"PUT", "/v1/admin/memory", RouteId::kSetMemory, kAdmin},
     {"POST", "/v1/admin/drain", RouteId::kDrain, kAdmin},

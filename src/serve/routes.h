@@ -41,6 +41,7 @@ enum class RouteId : unsigned char {
   kAdapterRescan,
   kLoadLora,
   kUnloadLora,
+  kQueues,
   kMemory,
   kSetMemory,
   kDrain,

@@ -80,8 +80,8 @@ TEST(Simulate, AnAdapterIsLoadedFromTheDiskAndOverTheLink) {
 SchedulingOptions scheduling_of(uint64_t seed) {
   return {.policy = static_cast<SchedulePolicy>(seed % kSchedulePolicies),
           .prediction = static_cast<LengthPrediction>(seed / 4 % kLengthPredictions),
-          .fairness = seed / 4 % 2 == 0 ? Fairness::kVtc : Fairness::kNone,
-          .first_fit = 10};
+          .first_fit = 10,
+          .fairness = seed / 4 % 2 == 0 ? Fairness::kVtc : Fairness::kNone};
 }
 
 std::string bytes_of(const SimulatedRun& run) {

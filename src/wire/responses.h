@@ -148,7 +148,7 @@ struct AdapterRow {
   std::string path;
   std::string source;  // command_line, directory, http
   std::string state;   // registered, loading, ready, failed ...
-  std::string tier;    // memory, disk ...
+  std::string tier;    // disk, memory, device
   int64_t bytes = 0;
   int rank = 0;
   std::string version;               // digest of its files, once known

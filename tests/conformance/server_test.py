@@ -180,13 +180,13 @@ class Memory(unittest.TestCase):
 class Metrics(unittest.TestCase):
     """Every metric that /metrics announces is filled by what it names."""
 
-    MOMENTARY = {"loralei_requests_running", "loralei_requests_waiting", "loralei_requests_waiting_for_adapter",
+    MOMENTARY = {"loralei_requests_running", "loralei_requests_waiting", "loralei_requests_waiting_for_adapter", "loralei_queue_waiting",
                  "loralei_sequences_held", "loralei_kv_cache_usage_ratio", "loralei_adapters_idle_bytes", "vllm:num_requests_running", "vllm:num_requests_waiting",
                  "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "loralei_log_stuck_seconds"}
     OF_A_GPU = {"loralei_adapter_uploads_total", "loralei_adapter_upload_bytes_total", "loralei_adapter_upload_seconds_total"}
     BEYOND_THIS_TEST = {"loralei_http_connections_refused_total",  # takes thousands of connections
                         "loralei_adapter_predicted_loads_total", "loralei_adapter_predicted_loads_used_total",  # take many minutes
-                        "loralei_squashes_total",  # another policy, and predictions that are wrong
+                        "loralei_queue_quota_tokens", "loralei_queue_taken_tokens", "loralei_squashes_total",  # another policy, and predictions that are wrong
                         "loralei_output_length_error_octaves",  # another policy
                         "loralei_log_lines_dropped_total"}  # and a reader that does not read
 
