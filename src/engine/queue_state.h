@@ -53,7 +53,7 @@ struct QueueState {
 
 struct QueuesState {
   SchedulePolicy policy = SchedulePolicy::kFifo;
-  LengthPrediction prediction = LengthPrediction::kHistory;
+  std::optional<LengthPrediction> prediction;  // none: the policy asks for no lengths
   int64_t tokens_total = 0;  // that KV and adapters have room for
   uint64_t refits = 0;       // how often queues and quotas were laid out
   std::optional<double> refit_ago_s;

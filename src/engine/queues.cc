@@ -42,7 +42,7 @@ QueuesState EngineLoop::queues_state(int32_t listed_max) const {
   const SizeQueues& queues = scheduling_.queues();
   QueuesState state;
   state.policy = scheduling_.policy();
-  state.prediction = scheduling_.prediction();
+  if (scheduling_.predicts()) state.prediction = scheduling_.prediction();
   state.tokens_total = tokens_total();
   if (scheduling_.has_queues()) {
     const SizeQueues::Options& options = queues.options();
@@ -68,7 +68,7 @@ QueuedSequence EngineLoop::queued(const Sequence& sequence, int64_t now_ns) cons
   entry.input_tokens = request.prompt_size();
   entry.output_tokens = static_cast<int32_t>(sequence.text().size()) - request.prompt_size();
   const bool placed = sequence.phase == SeqPhase::kWaiting || sequence.phase == SeqPhase::kRunning;
-  if (placed && scheduling_.policy() != SchedulePolicy::kFifo) entry.output_predicted = sequence.standing.size.output;
+  if (placed && scheduling_.predicts()) entry.output_predicted = sequence.standing.size.output;
   entry.since_arrival_s = seconds(now_ns - request.arrived_ns);
   if (sequence.phase == SeqPhase::kRunning) {
     entry.running_s = seconds(now_ns - sequence.admitted_ns);

@@ -20,6 +20,8 @@ const char* name_of(SchedulePolicy policy) {
       return "sjf";
     case SchedulePolicy::kWrs:
       return "wrs";
+    case SchedulePolicy::kPriority:
+      return "priority";
   }
   return "unknown";
 }
@@ -30,6 +32,8 @@ const char* name_of(LengthPrediction prediction) {
       return "history";
     case LengthPrediction::kMaxTokens:
       return "max-tokens";
+    case LengthPrediction::kLearned:
+      return "learned";
   }
   return "unknown";
 }
@@ -83,7 +87,7 @@ std::string queues_body(const QueuesState& state, const IdOf& id_of) {
   JsonOut out;
   out.begin_object().key("policy").string(name_of(state.policy));
   out.key("prediction");
-  state.policy == SchedulePolicy::kFifo ? out.null() : out.string(name_of(state.prediction));
+  state.prediction ? out.string(name_of(*state.prediction)) : out.null();
   out.key("tokens_total").number(state.tokens_total).key("refits").number(static_cast<int64_t>(state.refits));
   put(out, "refit_ago_s", state.refit_ago_s);
   put(out, "refit_in_s", state.refit_in_s);
