@@ -193,6 +193,14 @@ class EngineLoop {
   Status apply_adapters(Request& request, std::span<const Adapter* const> adapters,
                         std::vector<KvIdentityPart>& identity);
 
+  // standing.cc
+  AskedFor asked_of(const Sequence& sequence) const;
+  void lay_out_queues();
+  void squash_late();
+  int64_t place_ns(const Request& request, int64_t now_ns) const;
+  int64_t tokens_total() const;
+  void stand_down(Sequence& sequence);
+
   // step.cc
   void make_masks();
   void take_formed(size_t looked_at, size_t dear);
@@ -201,12 +209,7 @@ class EngineLoop {
   PrefillRows prefill_rows() const;
   void offer_waiting();
   void stop_offers(WaitCause cause);
-  AskedFor asked_of(const Sequence& sequence) const;
-  void lay_out_queues();
-  void squash_late();
-  int64_t place_ns(const Request& request, int64_t now_ns) const;
   int64_t kv_bytes_per_token() const { return std::max<int64_t>(1, parts_.kv_block_bytes / kKvBlockTokens); }
-  int64_t tokens_total() const;
   void learn_step(int64_t ns);
   void record_step(int64_t ns);
   bool speculates() const;
@@ -216,17 +219,18 @@ class EngineLoop {
   int32_t match_limit(const Sequence& sequence) const;
   void commit_plan();
   void admit(Sequence& sequence);
-  void stand_down(Sequence& sequence);
   void preempt(Sequence& sequence);
   Status resize_kv(int32_t blocks);
-  KvRoomParts kv_room_parts();
-  KvWorth kv_worth() const;
-  void fit_kv();
   const StepBatch& begin_step();
   void lose(const Error& error);
   void end_if_lost();
   void ask_ready();
   void end_if_not_ready();
+
+  // kv_share.cc
+  KvRoomParts kv_room_parts();
+  KvWorth kv_worth() const;
+  void fit_kv();
 
   // commit.cc
   void commit_rows();

@@ -86,10 +86,10 @@ SchedulingOptions scheduling_of(uint64_t seed) {
           .fairness = seed / 2 % 2 == 0 ? Fairness::kVtc : Fairness::kNone};
 }
 
-// In half of the runs speculation on texts of few words, in a quarter adapters that leave
-// behind their last request, in a fifth adapters that are loaded before anybody asks, in a
-// fifth a memory that KV and adapters share, in half turns between clients, every policy of
-// scheduling, and every way to predict lengths.
+// In half of the runs speculation on texts of few words, in a quarter adapters that
+// leave behind their last request, in a fifth adapters that are loaded before anybody
+// asks, in a fifth a memory that KV and adapters share, in half turns between clients,
+// every policy of scheduling, and every way to predict lengths.
 WorldOptions soak_setup(uint64_t seed, Prng& random) {
   WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
   setup.blocks = 10 + static_cast<int32_t>(random.below(20));

@@ -125,7 +125,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.step_s = 5;
   s.steps_by_rows[0] = 1;
   s.waited_s.fill(1);
-  s.length_errors[0].add(20, 10);
+  s.length_errors[0] = {.counts = {1, 1, 1, 1, 1, 1, 1}, .sum = 9};
   s.slo_requests = {{{1, 1}, {1, 1}}};
   s.queues[0] = {1, 1, 1};
   AdapterStatus adapter;

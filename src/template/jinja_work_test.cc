@@ -243,8 +243,8 @@ TEST(JinjaWork, EveryOperationPaysForWhatItTouches) {
 }
 
 // A nanosecond's worth is about the same everywhere: what costs a unit here takes no
-// twenty times of what it takes there. Texts of one byte again and again are the worst for
-// what searches.
+// twenty times of what it takes there. Texts of one byte again and again are the worst
+// for what searches.
 TEST(JinjaWork, AUnitTakesAboutTheSameTimeEverywhere) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "a sanitizer makes some operations dear and others not";
