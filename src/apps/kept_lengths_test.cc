@@ -69,7 +69,7 @@ TEST_F(KeptLengthsTest, EachBaseModelFindsItsOwnAgain) {
 TEST_F(KeptLengthsTest, ADamagedFileIsOneLineAndWrittenAnew) {
   (void)live("base", {});
   const std::string path = KeptLengths::path_in(folder_, "base");
-  for (const std::string content : {std::string("not this"), std::string(), std::string(5 << 20, 'x')}) {
+  for (const std::string& content : {std::string("not this"), std::string(), std::string(5 << 20, 'x')}) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
     log_.lines.clear();
     EXPECT_EQ(live("base", {}), nullptr);
