@@ -125,6 +125,8 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.step_s = 5;
   s.steps_by_rows[0] = 1;
   s.waited_s.fill(1);
+  s.kv_floor_bytes = s.adapter_floor_bytes = 1;
+  s.given = {1, 1, 1, 1};
   s.length_errors[0] = {.counts = {1, 1, 1, 1, 1, 1, 1}, .sum = 9};
   s.slo_requests = {{{1, 1}, {1, 1}}};
   s.queues[0] = {1, 1, 1};

@@ -188,6 +188,7 @@ class Metrics(unittest.TestCase):
                         "loralei_adapter_predicted_loads_total", "loralei_adapter_predicted_loads_used_total",  # take many minutes
                         "loralei_queue_quota_tokens", "loralei_queue_taken_tokens", "loralei_squashes_total",  # another policy, and predictions that are wrong
                         "loralei_output_length_error_octaves",  # another policy
+                        "loralei_memory_given_bytes_total",  # --memory-sharing joint
                         "loralei_log_lines_dropped_total"}  # and a reader that does not read
 
     def families(self, server):
@@ -204,6 +205,9 @@ class Metrics(unittest.TestCase):
         server = LiveServer()
         try:
             self.assertEqual(chat(server, ADAPTERS[0])[0], 200)
+            deadline = time.monotonic() + 20  # requests are counted after their answer has left
+            while "loralei_requests_total{" not in server.request("GET", "/metrics")[2] and time.monotonic() < deadline:
+                time.sleep(0.05)
             families = {family.name: family for family in
                         openmetrics(server.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})[2])}
             self.assertEqual(families["loralei_requests"].type, "counter")
