@@ -54,8 +54,8 @@ struct QueueState {
 struct QueuesState {
   SchedulePolicy policy = SchedulePolicy::kFifo;
   std::optional<LengthPrediction> prediction;  // none: the policy asks for no lengths
-  int64_t tokens_total = 0;  // that KV and adapters have room for
-  uint64_t refits = 0;       // how often queues and quotas were laid out
+  int64_t tokens_total = 0;                    // that KV and adapters have room for
+  uint64_t refits = 0;                         // how often queues and quotas were laid out
   std::optional<double> refit_ago_s;
   // When they will be: at the earlier of so many seconds and so many requests from now.
   std::optional<double> refit_in_s;

@@ -60,8 +60,8 @@ struct AskedFor {
   int32_t prompt = 0, output_most = 0, output_so_far = 0;
   int64_t adapter_bytes = 0;  // of all its adapters
   int64_t arrived_ns = 0;
-  std::span<const uint16_t> features;     // Scheduling::features_of; borrowed
-  ForeseenLength foreseen;                // when it arrived, if it has before
+  std::span<const uint16_t> features;  // Scheduling::features_of; borrowed
+  ForeseenLength foreseen;             // when it arrived, if it has before
   int32_t priority = 0;
   int64_t ttft_ns = 0;                    // wanted from arrival to the first token; 0: nothing, or it is out
   std::optional<double> output_foreseen;  // in simulations alone

@@ -149,9 +149,11 @@ PrefillRows StepTimes::prefill_rows(const StepLoad& decode, int32_t context, int
     const int32_t rows = rows_within(static_cast<double>(tpot_ns) * kNs, decode, context, kTpotShare);
     return {.shared = rows, .alone = rows};
   }
-  const double wanted_s = tpot_ns == INT64_MAX ? std::numeric_limits<double>::infinity() : static_cast<double>(tpot_ns) * kNs;
+  const double wanted_s =
+      tpot_ns == INT64_MAX ? std::numeric_limits<double>::infinity() : static_cast<double>(tpot_ns) * kNs;
   const double alone_s = kAloneFactor * static_cast<double>(bound_ns()) * kNs;
-  const double shared_s = std::min(wanted_s, bound_s(predicted_s(decode), (b_ + c_ * context) * static_cast<double>(backlog)));
+  const double shared_s =
+      std::min(wanted_s, bound_s(predicted_s(decode), (b_ + c_ * context) * static_cast<double>(backlog)));
   return {.shared = rows_within(shared_s, decode, context, kPromptShare),
           .alone = rows_within(std::max(alone_s, shared_s), decode, context, kPromptShare)};
 }
