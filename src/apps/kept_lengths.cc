@@ -29,7 +29,7 @@ Result<std::unique_ptr<KeptLengths>> KeptLengths::open(const std::string& folder
   }
   Status made = make_folders(folder);
   if (made.ok()) {
-    auto probe = WriteFile::open(join_path(folder, "probe"));
+    auto probe = WriteFile::open(join_path(folder, "lengths-probe.state.part"));
     made = probe.ok() ? remove_file(probe->path()) : Status(probe.error());
   }
   if (!made.ok()) return Error(made.error()).with_context("--state-dir needs a folder that can be written");

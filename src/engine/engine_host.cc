@@ -281,13 +281,13 @@ void EngineHost::control_memory(EngineParts& engine, LogSink& log) {
     return not_the_callers(apply_budget(bytes, room, log));
   };
   if (parts.options.device) {
-    engine.memory.watch = [this, &log](const ShrinkAdapters&) {
+    engine.memory.watch = [this, &log](const GiveWay&) {
       watch_device(log);
       return false;
     };
   } else if (parts.options.process_bytes) {
-    engine.memory.watch = [&parts, &log](const ShrinkAdapters& shrink_adapters) {
-      return parts.process.follow(parts.options.process_bytes(), parts.clock.now_ns(), shrink_adapters, log);
+    engine.memory.watch = [&parts, &log](const GiveWay& give_way) {
+      return parts.process.follow(parts.options.process_bytes(), parts.clock.now_ns(), give_way, log);
     };
     parts.heap.emplace(*parts.requests, parts.options.process_bytes);
   }

@@ -35,6 +35,7 @@ void EngineLoop::receive(std::vector<Message>& messages, EngineOutput& output) {
   end_if_lost();  // before they ask for room on a device that is gone
   end_if_not_ready();
   registry_.foresee();
+  if (kv_room_.joint()) kv_room_.keep(blocks_of_running());  // before loads ask for room
   look_at_cold();
   if (std::exchange(arriving_changed_, false)) {
     device_full_ = false;
@@ -61,11 +62,7 @@ void EngineLoop::watch_memory() {
   if (!parts_.watch_memory || now_ns - memory_watched_ns_ < kMemoryWatchNs) return;
   if (tier_ != nullptr && std::exchange(steps_watched_, steps_) == steps_) return;
   memory_watched_ns_ = now_ns;
-  memory_moves_ = parts_.watch_memory([this](int64_t bytes) {
-    const int64_t before = parts_.ledger->used_bytes(MemoryUse::kAdapters);
-    registry_.evict_idle(bytes + kv_room_.give_back(before - bytes));
-    kv_room_.count_adapters_to_others(before - parts_.ledger->used_bytes(MemoryUse::kAdapters));
-  });
+  memory_moves_ = parts_.watch_memory([this](int64_t bytes) { give_way(bytes); });
   room_changed();
 }
 

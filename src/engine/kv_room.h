@@ -64,6 +64,9 @@ class KvRoom final : public Shelf {
   void set_floor(int32_t blocks) { floor_blocks_ = blocks; }
   void set_adapter_floor(int64_t bytes) { parts_.adapter_floor_bytes = bytes; }
 
+  // So many of the blocks that are free or evictable are for those that run; told whenever
+  // these may be others, before the shelf is asked.
+  void keep(int32_t blocks) { kept_blocks_ = blocks; }
   // Before a planning. New blocks that those that run want for it, and the next in the
   // order of admission; both may be had from prefixes, too.
   void fit(int32_t running, int32_t next, Shelf& adapters);

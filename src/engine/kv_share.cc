@@ -32,14 +32,30 @@ KvWorth EngineLoop::kv_worth() const {
           }};
 }
 
+// New blocks that those that run want for their known text and a token more.
+int32_t EngineLoop::blocks_of_running() const {
+  int32_t blocks = 0;
+  for (const Sequence* sequence : running_) {
+    const auto held = static_cast<int32_t>(sequence->lease.blocks().size());
+    blocks += std::max(0, kv_blocks_for(static_cast<int32_t>(sequence->text().size()) + 1) - held);
+  }
+  return blocks;
+}
+
+// Others than KV and adapters want so many bytes: KV beyond its floor, then adapters that
+// nobody uses.
+void EngineLoop::give_way(int64_t bytes) {
+  const int64_t before = parts_.ledger->used_bytes(MemoryUse::kAdapters);
+  const int64_t left = bytes - kv_room_.give_back(bytes);
+  if (left > 0) registry_.evict_idle(std::max<int64_t>(0, before - left));
+  kv_room_.count_adapters_to_others(before - parts_.ledger->used_bytes(MemoryUse::kAdapters));
+}
+
 // Blocks for those that run and the next to be asked, before they are planned.
 void EngineLoop::fit_kv() {
   if (!kv_room_.joint()) return;
-  int32_t running = 0, next = 0;
-  for (const Sequence* sequence : running_) {
-    const auto held = static_cast<int32_t>(sequence->lease.blocks().size());
-    running += std::max(0, kv_blocks_for(static_cast<int32_t>(sequence->text().size()) + 1) - held);
-  }
+  const int32_t running = blocks_of_running();
+  int32_t next = 0;
   admission_.for_first(kNextMost, [&](SeqId id) { next += kv_blocks_for(sequences_.at(id)->waiting.rows + 1) + 1; });
   if (next > 0) next += static_cast<int32_t>(running_.size());  // StepPlanner leaves each a spare one
   kv_room_.set_closed(registry_.is_impatient());

@@ -230,6 +230,8 @@ class EngineLoop {
   // kv_share.cc
   KvRoomParts kv_room_parts();
   KvWorth kv_worth() const;
+  int32_t blocks_of_running() const;
+  void give_way(int64_t bytes);
   void fit_kv();
 
   // commit.cc

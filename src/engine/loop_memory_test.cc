@@ -114,6 +114,45 @@ TEST(EngineLoopMemory, ALargeLoadFindsItsRoomUnderEndlessTraffic) {
   world.expect_nothing_held();
 }
 
+// What was kept for prompts of requests that were cancelled is nobody's any more, though
+// no step follows.
+TEST(EngineLoopMemory, ALoadFindsWhatWasKeptForThoseThatAreGone) {
+  World world(shared(200));
+  world.files.put("/large", 100, 100'000);  // nearly all beyond the floor
+  world.command(AdapterAction::kAdd, "large", "/large");
+  std::vector<RequestId> gone;
+  for (int i = 0; i < 12; ++i) gone.push_back(world.submit(simple(235 - i, 20, i)));  // the shorter, the sooner
+  for (int i = 0; i < 20 && world.stats().running < 4; ++i) world.turn();
+  ASSERT_GE(world.stats().running, 4);
+  world.turn();  // which keeps blocks for them
+  for (const RequestId id : gone) world.cancel(id);
+  const RequestId id = world.submit(simple(20, 5, 500, {{source_of("large"), 1.0f}}));
+  world.run(200);
+  world.expect_oracle(id);
+  world.expect_nothing_held();
+}
+
+// A process that grows takes of the KV cache beyond its floor, where there is no adapter.
+TEST(EngineLoopMemory, TheProcessIsGivenWhatKvHasBeyondItsFloor) {
+  WorldOptions setup = shared(200);
+  int64_t wanted = 0;
+  setup.watch_memory = [&wanted](const std::function<void(int64_t bytes)>& give_way) {
+    if (wanted > 0) give_way(std::exchange(wanted, 0));
+    return false;
+  };
+  World world(setup);
+  for (int i = 0; i < 20; ++i) {
+    world.submit(simple(100, 2, i));
+    world.run();
+  }
+  const int64_t kv_bytes = world.stats().kv_bytes;
+  wanted = 10 * block_bytes();
+  world.clock.advance_ns(2'000'000'000);
+  world.turn();
+  EXPECT_EQ(world.stats().kv_bytes, kv_bytes - 10 * block_bytes());
+  EXPECT_EQ(world.stats().given.kv_to_others, 10 * block_bytes());
+}
+
 TEST(EngineLoopMemory, AnotherBudgetIsAnotherFloor) {
   World world(shared(200));
   for (int i = 0; i < 20; ++i) {

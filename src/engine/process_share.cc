@@ -14,13 +14,13 @@ ProcessShare::ProcessShare(Ledger& ledger, Grant grant)
       loan_(*ledger.try_lend(MemoryUse::kOther, 0)),
       least_bytes_(own_.bytes()) {}
 
-bool ProcessShare::follow(int64_t process_bytes, int64_t now_ns, const ShrinkAdapters& shrink_adapters, LogSink& log) {
+bool ProcessShare::follow(int64_t process_bytes, int64_t now_ns, const GiveWay& give_way, LogSink& log) {
   const int64_t held = own_.bytes() + loan_.bytes();
   const int64_t others = ledger_->used_bytes() - held;
   const int64_t needed = std::max(least_bytes_, process_bytes - others);
   const int64_t missing = needed - held;
   const int64_t lacking = missing - ledger_->available_bytes(MemoryUse::kOther);
-  if (lacking > 0) shrink_adapters(std::max<int64_t>(0, ledger_->used_bytes(MemoryUse::kAdapters) - lacking));
+  if (lacking > 0) give_way(lacking);
   const int64_t had = std::min(needed, held + std::max<int64_t>(0, ledger_->available_bytes(MemoryUse::kOther)));
   const int64_t settled = std::min(had, settled_bytes(needed, now_ns));
   take(settled, had - settled);

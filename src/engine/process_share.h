@@ -21,8 +21,8 @@
 
 namespace loralei {
 
-// Adapters that nobody uses go until all of them hold no more than `bytes`.
-using ShrinkAdapters = std::function<void(int64_t bytes)>;
+// So many bytes are to come free, as far as those who hold some without need can give.
+using GiveWay = std::function<void(int64_t bytes)>;
 
 class ProcessShare {
  public:
@@ -32,9 +32,9 @@ class ProcessShare {
   ProcessShare(Ledger& ledger, Grant grant);
 
   // `process_bytes` are resident at `now_ns`. What the grants do not cover is taken of
-  // what is free, and of idle adapters; what they cover without it is given back. True
+  // what is free, and of what gives way; what they cover without it is given back. True
   // when it holds more than at start: ask again soon.
-  bool follow(int64_t process_bytes, int64_t now_ns, const ShrinkAdapters& shrink_adapters, LogSink& log);
+  bool follow(int64_t process_bytes, int64_t now_ns, const GiveWay& give_way, LogSink& log);
 
  private:
   struct Look {

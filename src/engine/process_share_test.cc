@@ -22,13 +22,13 @@ TEST(ProcessShare, FollowsWhatNoOtherGrantCovers) {
   Grant kv = *ledger.try_grant(MemoryUse::kKv, 300), adapters = *ledger.try_grant(MemoryUse::kAdapters, 200);
   ProcessShare share(ledger, *ledger.try_grant(MemoryUse::kOther, 100));
   Lines log;
-  int64_t kept = -1, now = 0;
-  const ShrinkAdapters shrink = [&](int64_t bytes) {
-    kept = bytes;
-    adapters.shrink_to(std::max<int64_t>(bytes, 150));  // the rest is in use
+  int64_t asked = -1, now = 0;
+  const GiveWay give_way = [&](int64_t bytes) {
+    asked = bytes;
+    adapters.shrink_to(std::max<int64_t>(adapters.bytes() - bytes, 150));  // the rest is in use
   };
   const auto other = [&] { return ledger.used_bytes(MemoryUse::kOther); };
-  const auto follow = [&](int64_t bytes) { return share.follow(bytes, now += kSecond, shrink, log); };
+  const auto follow = [&](int64_t bytes) { return share.follow(bytes, now += kSecond, give_way, log); };
   EXPECT_FALSE(follow(600));
   EXPECT_EQ(other(), 100);
   EXPECT_TRUE(follow(750));
@@ -37,10 +37,10 @@ TEST(ProcessShare, FollowsWhatNoOtherGrantCovers) {
   EXPECT_EQ(other(), 200) << "what has gone by is given back";
   EXPECT_FALSE(follow(100));
   EXPECT_EQ(other(), 100) << "never less than at start";
-  EXPECT_EQ(kept, -1);
+  EXPECT_EQ(asked, -1);
   // With idle adapters their memory goes, too: 1030 less the 30 of them.
   EXPECT_TRUE(follow(1030));
-  EXPECT_EQ(kept, 170);
+  EXPECT_EQ(asked, 30);
   EXPECT_EQ(ledger.used_bytes(), 1000);
   EXPECT_EQ(other(), 530);
   EXPECT_TRUE(log.lines.empty());
@@ -61,7 +61,7 @@ TEST(ProcessShare, WhatCameLatelyIsALoanAndWhatStaysIsNot) {
   Ledger ledger(1000);
   ProcessShare share(ledger, *ledger.try_grant(MemoryUse::kOther, 100));
   NullLogSink log;
-  const ShrinkAdapters none = [](int64_t) {};
+  const GiveWay none = [](int64_t) {};
   int64_t now = 0;
   const auto lent = [&] {
     return ledger.available_after_loans_bytes(MemoryUse::kAdapters) - ledger.available_bytes(MemoryUse::kAdapters);

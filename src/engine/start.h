@@ -78,7 +78,7 @@ struct MemoryControl {
   // On the engine thread, between two steps, about once a second while it has something
   // to do; empty: not asked.
   // True: again in a second even if there is nothing to do.
-  std::function<bool(const std::function<void(int64_t bytes)>& shrink_adapters)> watch;  // RoomMaker's
+  std::function<bool(const std::function<void(int64_t bytes)>& give_way)> watch;  // ProcessShare's GiveWay
   JointMemory joint;
   int32_t kv_blocks_max = 0;  // addresses are set aside for so many, if that is more than the cache starts with
 };

@@ -194,7 +194,7 @@ Fit StepPlanner::offer(const SeqState& candidate) {
   const int32_t spare = alive_;  // one block for each running sequence to grow into
   const bool fits = alive_ == 0 ? std::max(0, kv_blocks_for(candidate.known) - candidate.blocks) <= left
                                 : whole_need(candidate) + spare + promised_ <= left;
-  if (!fits || whole_need(candidate) > left_for_new_) {
+  if (!fits || (alive_ > 0 && whole_need(candidate) > left_for_new_)) {
     deferred_ = true;
     return Fit::kNoBlocks;
   }

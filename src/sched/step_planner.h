@@ -26,7 +26,7 @@
 //  4. A candidate is admitted where there is a slot, at least one row under rule 2, and
 //     KV for its whole known text beside what all that run still need of theirs and a
 //     spare block for each. So it does not cause a preemption right away. Nobody is
-//     admitted in a step that preempts. Who joins has no more than blocks_for_new.
+//     admitted in a step that preempts. Who joins others has no more than blocks_for_new.
 //  5. Draft rows (speculation) come last and take what is left of rows, logits and
 //     blocks, oldest sequence first. New blocks only where nobody waits for some and all
 //     could still grow: a guess preempts and defers nobody.

@@ -26,18 +26,6 @@ const char* name_of(SchedulePolicy policy) {
   return "unknown";
 }
 
-const char* name_of(LengthPrediction prediction) {
-  switch (prediction) {
-    case LengthPrediction::kHistory:
-      return "history";
-    case LengthPrediction::kMaxTokens:
-      return "max-tokens";
-    case LengthPrediction::kLearned:
-      return "learned";
-  }
-  return "unknown";
-}
-
 void put(JsonOut& out, const char* key, std::optional<double> value) {
   out.key(key);
   value ? out.real(*value) : out.null();
@@ -87,7 +75,7 @@ std::string queues_body(const QueuesState& state, const IdOf& id_of) {
   JsonOut out;
   out.begin_object().key("policy").string(name_of(state.policy));
   out.key("prediction");
-  state.prediction ? out.string(name_of(*state.prediction)) : out.null();
+  state.prediction ? out.string(kLengthPredictionNames[static_cast<size_t>(*state.prediction)]) : out.null();
   out.key("tokens_total").number(state.tokens_total).key("refits").number(static_cast<int64_t>(state.refits));
   put(out, "refit_ago_s", state.refit_ago_s);
   put(out, "refit_in_s", state.refit_in_s);

@@ -57,6 +57,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   parts.keep_lengths = setup.keep_lengths;
   parts.kv_block_bytes = kv_block_bytes(shape);
   parts.joint_kv = setup.joint;
+  parts.watch_memory = setup.watch_memory;
   parts.adapter_floor_bytes = setup.adapter_floor_bytes;
   loop = std::make_unique<EngineLoop>(std::move(parts));
 }

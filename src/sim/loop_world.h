@@ -38,6 +38,7 @@ struct WorldOptions {
   bool joint = false;
   int64_t memory_bytes = 64 << 20;
   int64_t adapter_floor_bytes = 0;
+  std::function<bool(const std::function<void(int64_t bytes)>&)> watch_memory;  // LoopParts
   bool prefix_cache = true;
   int32_t max_model_len = 300;
   Speculation speculate = Speculation::kAuto;
