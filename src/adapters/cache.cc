@@ -218,19 +218,27 @@ std::optional<Grant> AdapterCache::make_room(const AdapterEntry& entry, int64_t 
   const int64_t coming = beside_ != nullptr ? beside_->idle_bytes() : 0;
   if (ledger_.available_bytes(MemoryUse::kAdapters, coming) + evictable_bytes(entry) < bytes) return std::nullopt;
   const std::string reason = "to make room for \"" + entry.spec.label + "\"";
-  auto grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
-  while (!grant) {
+  for (;;) {
+    const bool fits = ledger_.available_bytes(MemoryUse::kAdapters) >= bytes;
+    if (fits && !takes_what_stays_free(bytes)) {
+      if (auto grant = ledger_.try_grant(MemoryUse::kAdapters, bytes)) return grant;
+    }
     AdapterVersion* const version = next_to_leave(entry);
     if (beside_gives_first(bytes, version)) {
       beside_->give_up(reason.c_str());
-    } else if (version != nullptr) {
+    } else if (version != nullptr && (!fits || beside_ == nullptr || beside_->next())) {
       evict(version, reason);
     } else {
-      break;
+      return ledger_.try_grant(MemoryUse::kAdapters, bytes);
     }
-    grant = ledger_.try_grant(MemoryUse::kAdapters, bytes);
   }
-  return grant;
+}
+
+// Of the memory that lies between the shelves; where nobody has more than its floor the
+// caps keep it free.
+bool AdapterCache::takes_what_stays_free(int64_t bytes) const {
+  return beside_ != nullptr && beside_->most_bytes() > 0 &&
+         ledger_.available_bytes(MemoryUse::kOther) < bytes + beside_->reserve_bytes();
 }
 
 // Where adapters have all that they may have, their own go, whatever others are worth.

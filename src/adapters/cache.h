@@ -139,6 +139,7 @@ class AdapterCache final : public Shelf {
   size_t may_leave(uint64_t order);
   int64_t evictable_bytes(const AdapterEntry& entry);
   bool beside_gives_first(int64_t bytes, const AdapterVersion* own);
+  bool takes_what_stays_free(int64_t bytes) const;
   // For this load, of census().leaving or what it replaces; null: there is none.
   AdapterVersion* next_to_leave(const AdapterEntry& entry);
   void weigh(const AdapterEntry& owner, CacheItem& item) const;

@@ -270,6 +270,11 @@ void EngineHost::control_memory(EngineParts& engine, LogSink& log) {
   Parts& parts = *parts_;
   if (!parts.options.device) engine.memory.joint = joint_memory(parts.options.engine);
   engine.memory.kv_blocks_max = parts.kv_blocks_max;
+  if (engine.memory.joint.kv) {  // prefixes take whatever there is
+    const int64_t block_bytes = parts.plan.kv_bytes / parts.plan.kv_blocks;
+    const int64_t most = std::min<int64_t>(total_memory_bytes() / block_bytes, INT32_MAX / kKvBlockTokens);
+    engine.memory.kv_blocks_max = static_cast<int32_t>(std::max<int64_t>(parts.kv_blocks_max, most));
+  }
   engine.memory.prepare = [this, &log](int64_t bytes, int64_t idle_adapter_bytes,
                                        const std::stop_token& stop) -> Status {
     if (parts_->device != nullptr) {
@@ -326,10 +331,6 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   engine.options.kv_cache_bytes = parts.plan.kv_bytes;
   engine.options.adapter_bytes = parts.plan.adapter_bytes;
   parts.kv_blocks_max = kv_blocks_max(parts.plan, engine.options.max_sequences, fixed.kv_block);
-  if (joint_memory(parts.options.engine).kv) {  // prefixes take whatever there is
-    const int64_t most = std::min<int64_t>(total_memory_bytes() / fixed.kv_block, INT32_MAX / kKvBlockTokens);
-    parts.kv_blocks_max = static_cast<int32_t>(std::max<int64_t>(parts.kv_blocks_max, most));
-  }
   ModelLimits limits = fixed.limits;
   limits.max_model_len = parts.plan.max_model_len;
   TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));

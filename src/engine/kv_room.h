@@ -64,8 +64,8 @@ class KvRoom final : public Shelf {
   void set_floor(int32_t blocks) { floor_blocks_ = blocks; }
   void set_adapter_floor(int64_t bytes) { parts_.adapter_floor_bytes = bytes; }
 
-  // So many of the blocks that are free or evictable are for those that run; told whenever
-  // these may be others, before the shelf is asked.
+  // So many of the blocks that are free or evictable are for those that run; told
+  // whenever these may be others, before the shelf is asked.
   void keep(int32_t blocks) { kept_blocks_ = blocks; }
   // Before a planning. New blocks that those that run want for it, and the next in the
   // order of admission; both may be had from prefixes, too.
@@ -76,6 +76,7 @@ class KvRoom final : public Shelf {
 
   int64_t idle_bytes() const override { return idle_blocks() * block_bytes(); }
   int64_t most_bytes() const override;
+  int64_t reserve_bytes() const override;
   std::optional<CacheItem> next() override;
   int64_t give_up(const char* reason) override;
   // For others than adapters (rule 5, a process that grows): that many bytes, or what it
@@ -88,7 +89,6 @@ class KvRoom final : public Shelf {
   int64_t block_bytes() const { return parts_.kv->block_bytes(); }
   int32_t extent_blocks() const;
   int32_t idle_blocks() const;
-  int64_t reserve_bytes() const;
   int64_t room_bytes() const;
   void keep_reserve();
   bool take_from(Shelf& adapters, int64_t bytes, int32_t running, int32_t next);

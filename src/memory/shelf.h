@@ -19,6 +19,8 @@ class Shelf {
   virtual ~Shelf() = default;
   virtual int64_t idle_bytes() const = 0;  // all that it could give now
   virtual int64_t most_bytes() const = 0;  // and when those who use the rest have ended
+  // Of the memory that it is part of, what is to stay free for those who cannot ask.
+  virtual int64_t reserve_bytes() const { return 0; }
   // What it would give first; nullopt: nothing can be had now.
   virtual std::optional<CacheItem> next() = 0;
   // That goes; more than 0 bytes came free. `reason`: for the log, "to make room for X".

@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "base/prng.h"
+#include "kv/block_count.h"
 #include "sched/admission.h"
 #include "sched/step_planner.h"
 
@@ -384,6 +385,33 @@ TEST(Planner, TheYoungestIsPreemptedWhenBlocksRunOut) {
   }
   EXPECT_TRUE(second_preempted);
   EXPECT_TRUE(world.sequences.empty());
+}
+
+// Who joins others has the blocks that are for new ones, however many are free; one alone
+// has what there is.
+TEST(Planner, WhoJoinsHasNoMoreThanIsForNewOnes) {
+  const std::vector<TokenId> tokens(200, 1);
+  const auto sequence = [&](uint64_t id, int32_t known, int32_t computed) {
+    SeqState state;
+    state.id = SeqId{id};
+    state.order = id;
+    state.tokens = tokens.data();
+    state.known = known;
+    state.computed = computed;
+    state.blocks = state.blocks_exclusive = kv_blocks_for(computed);
+    return state;
+  };
+  const std::vector<SeqState> running = {sequence(1, 17, 16)};
+  StepPlanner planner({.step_tokens = 64});
+  PlanOutput output;
+  planner.begin({.running = running, .blocks_available = 50, .blocks_total = 51, .blocks_for_new = 5});
+  EXPECT_EQ(planner.offer(sequence(2, 31, 0)), Fit::kAdmitted);  // two blocks
+  EXPECT_EQ(planner.offer(sequence(3, 63, 0)), Fit::kNoBlocks);  // four
+  planner.finish(output);
+  planner.begin({.blocks_available = 51, .blocks_total = 51, .blocks_for_new = 0});
+  EXPECT_EQ(planner.offer(sequence(2, 31, 0)), Fit::kAdmitted) << "nobody else runs";
+  EXPECT_EQ(planner.offer(sequence(3, 31, 0)), Fit::kNoBlocks);
+  planner.finish(output);
 }
 
 TEST(Planner, ASequenceLargerThanTheCacheIsImpossible) {
