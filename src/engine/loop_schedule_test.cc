@@ -135,6 +135,33 @@ TEST(EngineLoopSchedule, QueuesKeepRoomForSmallOnesAndStarveNoLargeOnes) {
   for (const RequestId id : ids) world.expect_oracle(id);
 }
 
+// There is KV for hundreds, and four may run together: quotas share those four, too.
+TEST(EngineLoopSchedule, QueuesShareWhatMayRunTogetherWhereThatIsShort) {
+  World world(
+      {.blocks = 400,
+       .max_sequences = 4,
+       .scheduling = {.policy = SchedulePolicy::kWrs, .prediction = LengthPrediction::kMaxTokens, .first_fit = 20}});
+  const auto large = [](int salt) { return simple(100, 60, salt); };
+  const auto small = [](int salt) { return simple(4, 4, salt); };
+  std::vector<RequestId> ids, stream;
+  for (int i = 0; i < 30; ++i) ids.push_back(world.submit(i % 3 == 0 ? large(i) : small(i)));
+  run_all(world, ids);
+  ids.clear();
+  for (int i = 0; i < 200; ++i) stream.push_back(world.submit(small(100 + i)));
+  for (int i = 0; i < 6; ++i) ids.push_back(world.submit(large(500 + i)));
+  const auto all_ended = [&] {
+    return std::all_of(ids.begin(), ids.end(), [&](RequestId id) { return world.record(id).end != EndReason::kNone; });
+  };
+  int turns = 0;
+  for (; turns < 3000 && !all_ended(); ++turns) {
+    for (int i = 0; i < 2; ++i) stream.push_back(world.submit(small(1000 + turns * 2 + i)));
+    turn(world);
+  }
+  EXPECT_TRUE(all_ended());
+  EXPECT_LT(turns, 900) << "six of 62 steps each, one at a time at least";
+  for (const RequestId id : ids) world.expect_oracle(id);
+}
+
 // The device has room for one adapter, which one request uses for long. Another one waits
 // for that room; a third without adapter passes, since it is to end before. It runs
 // longer, and is squashed behind its k-th token.

@@ -41,6 +41,7 @@ void Admission::arrive(const Waiting& waiting, int64_t served) {
   }
   CHECK(at->second.served == served && at->second.all.insert(waiting).second);
   put(queue, waiting);
+  queue.unserved_ns = queue.size == 0 ? waiting.since_ns : std::min(queue.unserved_ns, waiting.since_ns);
   ++queue.size;
   ++size_;
 }
@@ -83,7 +84,7 @@ void Admission::leave(const Waiting& waiting) {
 // Whoever was asked and leaves has begun, but for few.
 void Admission::note_begun(Queue& queue) {
   if (queue.began_ns) queue.gap_ns += kNewestGap * (static_cast<double>(now_ns_ - *queue.began_ns) - queue.gap_ns);
-  queue.began_ns = now_ns_;
+  queue.began_ns = queue.unserved_ns = now_ns_;
 }
 
 bool Admission::has(const Waiting& waiting) const {
@@ -106,7 +107,6 @@ size_t Admission::begin_visit(Lines& lines) const {
 
 void Admission::begin(const AdmissionRooms& rooms) {
   CHECK(rooms.queues.size() <= kQueuesMax);
-  stage_ = Stage::kQuota;
   count_ = std::max<int32_t>(1, static_cast<int32_t>(rooms.queues.size()));
   at_ = offers_ = passed_over_ = 0;
   lent_ = short_ = passed_ = false;
@@ -122,6 +122,27 @@ void Admission::begin(const AdmissionRooms& rooms) {
     queues_[i].left = room.quota - room.taken;
     queues_[i].rows = Rows::kLeft;
   }
+  find_late(rooms);
+  stage_ = late_count_ > 0 ? Stage::kLate : Stage::kQuota;
+  if (late_count_ > 0) at_ = late_[0];
+}
+
+// Rule 6.
+void Admission::find_late(const AdmissionRooms& rooms) {
+  late_count_ = late_at_ = 0;
+  late_asked_ = false;
+  std::array<int64_t, kQueuesMax> overdue_ns{};
+  for (int32_t at = 0; at < count_ && count_ > 1; ++at) {
+    const auto index = static_cast<size_t>(at);
+    const int64_t waited_ns = now_ns_ - queues_[index].unserved_ns, wanted_ns = rooms.queues[index].wanted_ns;
+    if (queues_[index].size == 0 || waited_ns <= wanted_ns) continue;
+    overdue_ns[index] = waited_ns - wanted_ns;
+    late_[static_cast<size_t>(late_count_++)] = at;
+  }
+  std::sort(late_.begin(), late_.begin() + late_count_, [&](int32_t a, int32_t b) {
+    const int64_t a_ns = overdue_ns[static_cast<size_t>(a)], b_ns = overdue_ns[static_cast<size_t>(b)];
+    return a_ns != b_ns ? a_ns > b_ns : a < b;
+  });
 }
 
 // Of the client that has had least, as far as it has one that was not passed over. Those
@@ -162,12 +183,18 @@ bool Admission::may_pass(const Queue& queue, const Waiting& waiting) const {
 }
 
 void Admission::next_queue() {
+  if (stage_ == Stage::kLate) {
+    if (++late_at_ == late_count_) stage_ = Stage::kQuota;
+    at_ = stage_ == Stage::kLate ? late_[static_cast<size_t>(late_at_)] : 0;
+    return;
+  }
   if (++at_ < count_) return;
   at_ = 0;
   stage_ = stage_ == Stage::kQuota && count_ > 1 && !lent_ ? Stage::kSpare : Stage::kOver;
 }
 
 std::optional<SeqId> Admission::next() {
+  if (stage_ == Stage::kLate && std::exchange(late_asked_, false)) next_queue();
   while (stage_ != Stage::kOver && offers_ < kOffersMax) {
     Queue& queue = queues_[static_cast<size_t>(at_)];
     const Waiting* const waiting = queue.rows == Rows::kNone ? nullptr : first_of(queue);
@@ -177,6 +204,10 @@ std::optional<SeqId> Admission::next() {
       continue;
     }
     if (!may_pass(queue, *waiting)) {
+      if (stage_ == Stage::kLate) {
+        next_queue();
+        continue;
+      }
       Client& client = queue.clients.at(waiting->client);
       (queue.rows == Rows::kLeft ? client.asked_first : client.asked_shortest) = *waiting;
       if (++passed_over_ == kOffersMax) stage_ = Stage::kOver;
@@ -185,6 +216,7 @@ std::optional<SeqId> Admission::next() {
     asked_ = *waiting;
     passed_ = waits_for_place(queue);
     ++offers_;
+    late_asked_ = stage_ == Stage::kLate;
     return waiting->id;
   }
   return std::nullopt;
@@ -201,7 +233,7 @@ void Admission::refused(Lack lack, int64_t place_ns) {
       --offers_;  // however many are set aside, those behind them are asked
       break;
     case Lack::kRows:
-      queue.rows = queue.rows == Rows::kLeft && stage_ == Stage::kQuota ? Rows::kFew : Rows::kNone;
+      queue.rows = queue.rows == Rows::kLeft && stage_ != Stage::kSpare ? Rows::kFew : Rows::kNone;
       if (queue.rows == Rows::kNone) next_queue();
       break;
     case Lack::kMemory:

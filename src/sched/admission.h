@@ -25,8 +25,16 @@
 //     rooms.bypass only those that will have ended by when it is expected to have its
 //     place. Then nobody of its queue goes first for a deadline.
 //  5. Where KV or slots are used up, nobody else is asked: nobody is overtaken for them.
-//     Bound: who lacks KV or a slot is the next to get what is given back, but for
-//     deadlines and for clients that have had less by then.
+//     Bound: who lacks KV or a slot is the next of its queue to get what is given back,
+//     but for deadlines and for clients that have had less by then.
+//  6. A queue of several of which nobody has begun for longer than its wanted time, while
+//     somebody waited, is late. Before anything else the first of each late queue is
+//     asked, the one that is overdue longest before the others. So whatever the smaller
+//     requests use up (slots, KV, offers), the larger ones have some of it.
+//     Bound: let no request of a queue of n take longer than T from admission to its end,
+//     and its wanted time be W. Then the last of them waits no longer than n (W + 6 T),
+//     but for its adapter's place: to be late, for its own queue's quota, for what was
+//     lent (rule 2), for the firsts of three others, and for those that run.
 //
 // A request that is larger than its queue's whole quota counts as large as that, so each
 // is asked some time.
@@ -61,11 +69,12 @@ struct AdmissionRooms {
   struct Queue {
     int64_t quota = INT64_MAX;
     int64_t taken = 0;
+    int64_t wanted_ns = INT64_MAX;  // rule 6
   };
   std::span<const Queue> queues;  // empty: one, which may take everything
   int64_t spare = INT64_MAX;      // of all quotas together; negative where requests became longer than was predicted
   bool bypass = false;            // rule 4
-  int64_t now_ns = 0;             // for deadlines and bypass
+  int64_t now_ns = 0;             // for deadlines, bypass and rule 6
 };
 
 class Admission {
@@ -122,7 +131,7 @@ class Admission {
   void check() const;
 
  private:
-  enum class Stage : uint8_t { kQuota, kSpare, kOver };
+  enum class Stage : uint8_t { kLate, kQuota, kSpare, kOver };
   using InOrder = std::set<Waiting, WaitingLine::First>;
   using Lines = std::array<std::pair<InOrder::const_iterator, InOrder::const_iterator>, kQueuesMax * kOffersMax>;
   struct Aside {
@@ -147,6 +156,7 @@ class Admission {
     // From one that begins to the next, while somebody waits: a moving average.
     double gap_ns = 0;
     std::optional<int64_t> began_ns;  // the last, if somebody has waited since
+    int64_t unserved_ns = 0;          // since then, or since when somebody waits
     // Of the planning:
     int64_t quota = 0, left = 0;
     Rows rows = Rows::kLeft;  // kFew: the shortest are asked
@@ -161,6 +171,7 @@ class Admission {
   bool waits_for_place(const Queue& queue) const { return bypass_ && !queue.places_ns.empty(); }
   bool may_pass(const Queue& queue, const Waiting& waiting) const;
   void next_queue();
+  void find_late(const AdmissionRooms& rooms);
 
   size_t size_ = 0;
   std::set<Aside> aside_;
@@ -168,8 +179,11 @@ class Admission {
 
   // Of the planning:
   Stage stage_ = Stage::kOver;
-  int32_t count_ = 1, at_ = 0;  // queues, and the one that is asked
-  bool lent_ = false;           // somebody waits for what others have borrowed
+  int32_t count_ = 1, at_ = 0;              // queues, and the one that is asked
+  std::array<int32_t, kQueuesMax> late_{};  // queues, in the order in which they are asked
+  int32_t late_count_ = 0, late_at_ = 0;
+  bool late_asked_ = false;  // the first of this late queue
+  bool lent_ = false;        // somebody waits for what others have borrowed
   bool short_ = false;
   bool bypass_ = false, passed_ = false;
   int64_t now_ns_ = 0, spare_ = 0;

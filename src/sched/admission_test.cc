@@ -156,6 +156,122 @@ TEST(Admission, WhoIsLargerThanItsQueuesQuotaIsAskedAllTheSame) {
   EXPECT_EQ(all_admitted(admission, waiting, {.queues = kQuotas, .spare = 120}), std::vector<uint64_t>{2});
 }
 
+// The small ones use up what is given back, and have quota left: the large ones' turn
+// comes when they are late, before the small ones', but one at a time.
+TEST(Admission, TheFirstOfAQueueThatIsLateIsAskedBeforeAllOthers) {
+  Admission admission;
+  AdmissionRooms::Queue queues[] = {{.quota = 30, .wanted_ns = 50}, {.quota = 40}, {.quota = 50, .wanted_ns = 100}};
+  for (uint64_t order = 1; order <= 9; ++order) {
+    Waiting one = request(order, order <= 3 ? 0 : order <= 6 ? 1 : 2, 10);
+    one.since_ns = 1000;
+    admission.arrive(one);
+  }
+  const auto asked = [&](int64_t now_ns) {
+    std::vector<uint64_t> ids;
+    admission.begin({.queues = queues, .spare = 120, .now_ns = now_ns});
+    while (const auto next = admission.next()) {
+      ids.push_back(next->value);
+      admission.refused(ids.size() < 3 ? Lack::kAdapter : Lack::kSlots);
+    }
+    admission.places_changed();
+    admission.check();
+    return ids;
+  };
+  EXPECT_EQ(asked(1050), (std::vector<uint64_t>{1, 2, 3})) << "nobody is late yet";
+  EXPECT_EQ(asked(1100), (std::vector<uint64_t>{1, 2, 3})) << "the first queue comes first anyway";
+  EXPECT_EQ(asked(1101), (std::vector<uint64_t>{1, 7, 2})) << "the first queue is overdue for longer";
+  queues[0].wanted_ns = 100'000;
+  EXPECT_EQ(asked(1101), (std::vector<uint64_t>{7, 1, 2}));
+  admission.begin({.queues = queues, .spare = 120, .now_ns = 1200});
+  ASSERT_EQ(admission.next(), SeqId{7});
+  Waiting seventh = request(7, 2, 10);
+  seventh.since_ns = 1000;
+  admission.leave(seventh);
+  EXPECT_EQ(admission.next(), SeqId{1});
+  admission.refused(Lack::kSlots);
+  EXPECT_EQ(asked(1300), (std::vector<uint64_t>{1, 2, 3})) << "one of the last queue began at 1200";
+  EXPECT_EQ(asked(1301), (std::vector<uint64_t>{8, 1, 2}));
+}
+
+// A server whose slots and KV are short before any quota is, and more small requests than
+// it can do, always: whoever waits in any queue waits no longer than the bound of rule 6.
+TEST(Admission, WhateverIsShortNobodyWaitsLongerThanTheBound) {
+  struct Running {
+    Waiting waiting;
+    int64_t kv = 0, end_ns = 0;
+  };
+  double closest = 0;  // of all waits to their bounds
+  int64_t begun_large = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    Admission admission;
+    std::vector<AdmissionRooms::Queue> queues(2 + random.below(3));
+    const auto last = static_cast<int32_t>(queues.size()) - 1;
+    const int64_t longest_ns = 5 + static_cast<int64_t>(random.below(30));
+    const size_t slots = 1 + random.below(6);
+    const int64_t kv_total = 40 + static_cast<int64_t>(random.below(200));
+    int64_t total = 0;
+    for (auto& queue : queues) {
+      queue.quota = 40 + static_cast<int64_t>(random.below(1000));
+      queue.wanted_ns = 20 + static_cast<int64_t>(random.below(100));
+      total += queue.quota;
+    }
+    std::map<uint64_t, Waiting> waiting;
+    std::map<uint64_t, int64_t> bound_ns;
+    std::vector<Running> running;
+    uint64_t order = 0;
+    int64_t kv_used = 0, spare = total;
+    const auto arrive = [&](int32_t queue, int64_t now_ns) {
+      Waiting one = request(++order, queue, 1 + static_cast<int64_t>(random.below(queue == 0 ? 4 : 40)));
+      one.since_ns = now_ns;
+      admission.arrive(one);
+      waiting[order] = one;
+      const auto before = static_cast<int64_t>(admission.size(queue));
+      bound_ns[order] = before * (queues[static_cast<size_t>(queue)].wanted_ns + 6 * longest_ns);
+    };
+    for (int64_t now_ns = 1; now_ns <= 3000; ++now_ns) {
+      for (size_t i = 0; i < running.size();) {
+        if (running[i].end_ns > now_ns) {
+          ++i;
+          continue;
+        }
+        kv_used -= running[i].kv;
+        spare += running[i].waiting.tokens;
+        queues[static_cast<size_t>(running[i].waiting.queue)].taken -= running[i].waiting.tokens;
+        running.erase(running.begin() + static_cast<int64_t>(i));
+      }
+      while (admission.size(0) < 80) arrive(0, now_ns);
+      for (int32_t queue = 1; queue <= last; ++queue)
+        if (admission.size(queue) < 3 && random.below(20) == 0) arrive(queue, now_ns);
+      admission.begin({.queues = queues, .spare = spare, .now_ns = now_ns});
+      while (const auto next = admission.next()) {
+        const Waiting one = waiting.at(next->value);
+        const int64_t kv = std::min<int64_t>(one.tokens, kv_total);
+        if (running.size() == slots || kv_used + kv > kv_total) {
+          admission.refused(running.size() == slots ? Lack::kSlots : Lack::kMemory);
+          continue;
+        }
+        admission.leave(one);
+        waiting.erase(next->value);
+        kv_used += kv;
+        spare -= one.tokens;
+        queues[static_cast<size_t>(one.queue)].taken += one.tokens;
+        running.push_back(
+            {one, kv, now_ns + 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(longest_ns)))});
+        begun_large += one.queue == last ? 1 : 0;
+      }
+      for (const auto& [id, one] : waiting) {
+        const double part = static_cast<double>(now_ns - one.since_ns) / static_cast<double>(bound_ns.at(id));
+        ASSERT_LE(part, 1) << "queue " << one.queue;
+        if (one.queue == last) closest = std::max(closest, part);
+      }
+    }
+  }
+  EXPECT_GT(begun_large, 600);
+  EXPECT_GT(closest, 0.1) << "the bound says something";
+}
+
 TEST(Admission, PriorityComesBeforeRankAndRankBeforeAge) {
   Admission admission;
   std::vector<Waiting> waiting = {{.id = SeqId{1}, .order = 1, .rows = 1, .rank = 5},

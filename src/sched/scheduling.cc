@@ -10,6 +10,11 @@ constexpr double kStepFade = 0.95;
 constexpr int64_t kGrowth = 16;  // tokens that are taken at a time
 constexpr double kNeedsMostS = 1e6;
 
+int64_t wanted_ns(double seconds) {
+  return static_cast<int64_t>(std::clamp(seconds * 1e9, static_cast<double>(Scheduling::kWantedLeastNs),
+                                         static_cast<double>(Scheduling::kWantedMostNs)));
+}
+
 LengthAsked length_of(const AskedFor& asked) {
   return {{asked.source, asked.prompt}, asked.output_most, asked.output_so_far, asked.features};
 }
@@ -33,9 +38,7 @@ Standing Scheduling::place(const AskedFor& asked) const {
   const double run_s = times_.predicted_s({rows, int64_t{rows} * rows / 2}) +
                        step_s_ * std::max(0.0, standing.size.output - asked.output_so_far);
   standing.run_ns = static_cast<int64_t>(run_s * 1e9);
-  const double wanted_ns = SizeQueues::kSloFactor * run_s * 1e9;
-  standing.wanted_ns = static_cast<int64_t>(
-      std::clamp(wanted_ns, static_cast<double>(kWantedLeastNs), static_cast<double>(kWantedMostNs)));
+  standing.wanted_ns = wanted_ns(SizeQueues::kSloFactor * run_s);
   if (options_.policy == SchedulePolicy::kSjf)
     standing.rank = run_s + kAgeing * static_cast<double>(asked.arrived_ns) * 1e-9;
   place_anew(standing);
@@ -84,8 +87,10 @@ void Scheduling::grow(Standing& standing, int32_t known) {
 
 AdmissionRooms Scheduling::rooms(int64_t now_ns) {
   if (!has_queues()) return {.queues = {}, .now_ns = now_ns};
-  for (int32_t queue = 0; queue < queues_.count(); ++queue)
-    rooms_[static_cast<size_t>(queue)] = {queues_.quota(queue), queues_.taken(queue)};
+  for (int32_t queue = 0; queue < queues_.count(); ++queue) {
+    const auto index = static_cast<size_t>(queue);
+    rooms_[index] = {queues_.quota(queue), queues_.taken(queue), wanted_ns(queues_.loads()[index].slo_s)};
+  }
   return {.queues = {rooms_.data(), static_cast<size_t>(queues_.count())},
           .spare = queues_.total() - queues_.taken(),
           .bypass = true,

@@ -7,7 +7,8 @@
 //         kAgeing seconds of it. Bound: a request of r seconds is passed by one of s only
 //         if that came within (r - s) / kAgeing behind it.
 //   wrs   a queue for each group of sizes, and a quota for each queue (SizeQueues), by
-//         arrival in each of them
+//         arrival in each of them. A queue's wanted time (Admission, rule 6) is that of
+//         SizeQueues, between kWantedLeastNs and kWantedMostNs.
 //   priority  one queue, by the number that requests bring, the lower first, then by
 //         arrival. No bound: as long as lower numbers come the higher ones wait. With the
 //         others the number says nothing.

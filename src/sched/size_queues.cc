@@ -35,7 +35,9 @@ double SizeQueues::size_of(const RequestSize& request) const {
 }
 
 int64_t SizeQueues::tokens_of(const RequestSize& request) const {
-  return request.input + static_cast<int64_t>(request.output) + request.adapter_bytes / options_.bytes_per_token;
+  const int64_t slot = options_.sequences_max > 0 ? options_.tokens_total / options_.sequences_max : 0;
+  return std::max(
+      slot, request.input + static_cast<int64_t>(request.output) + request.adapter_bytes / options_.bytes_per_token);
 }
 
 template <typename Entry>

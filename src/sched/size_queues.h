@@ -11,6 +11,9 @@
 // anew then and every interval, from the requests that came within the last one (at
 // least first_fit, at most kRecentMost).
 //
+// A request counts as its tokens, and at least as much as its part of the sequences that
+// may run together: so quotas share slots where those are what is short.
+//
 // A queue's wanted time in the system is kSloFactor times what its requests take from
 // admission to their end.
 //
@@ -43,6 +46,7 @@ class SizeQueues {
     int64_t interval_ns = 300'000'000'000;
     int64_t bytes_per_token = 1;  // of KV: what turns an adapter's bytes into tokens
     int64_t tokens_total = 0;     // that KV and adapters have room for
+    int32_t sequences_max = 0;    // that run together; 0: any number
   };
   static constexpr size_t kRecentMost = 4096;
   static constexpr double kSloFactor = 5;

@@ -75,7 +75,7 @@ TEST(WaitingLine, NobodyIsPassedOnceItHasWaitedItsWantedTime) {
 TEST(WaitingLine, WithRandomDeadlinesNobodyStarves) {
   constexpr int64_t kServiceNs = 10;
   int64_t passes = 0, refused = 0;
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
     Admission admission;
