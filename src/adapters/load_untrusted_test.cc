@@ -43,7 +43,7 @@ class UntrustedTest : public LoadTest {
   std::string path() const { return (top_ / "root/a").string(); }
 
   fs::path top_;
-  const PosixFileSystem disk_;
+  const PosixFileSystem disk_{};
   std::unique_ptr<RootedFileSystem> adapter_files_;
 };
 

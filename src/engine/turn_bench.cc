@@ -128,7 +128,7 @@ class Turns {
   }
   void arrive(Submit submit) {
     ++queued_;
-    messages_.emplace_back(std::in_place_type<Arrival>, std::move(submit), clock_.now_ns());
+    messages_.emplace_back(Arrival{std::move(submit), clock_.now_ns()});
   }
   void fill() {
     uint64_t id = 0;

@@ -55,7 +55,8 @@ struct KeepWeights {
 
 class KeepOrder {
  public:
-  explicit KeepOrder(KeepPolicy policy = KeepPolicy::kLru, const KeepWeights& weights = {});
+  KeepOrder() : KeepOrder(KeepPolicy::kLru) {}
+  explicit KeepOrder(KeepPolicy policy, const KeepWeights& weights = {});
   // Scores them, and sorts: the first leaves first.
   void sort(std::span<CacheItem> items) const;
   KeepPolicy policy() const { return policy_; }

@@ -138,7 +138,7 @@ TEST(StreamedEmbedding, RowsOfALargerVocabularyAreNotLookedUpInTheModels) {
     options.streaming.weight_bytes = 44 * kKiB;
     auto streamed = ModelHarness::open(path, options).value();
     ASSERT_TRUE(streamed->weights().streams());
-    const auto run = [&](ModelHarness& harness) {
+    const auto run = [&, adapter = adapter](ModelHarness& harness) {
       const Adapter* const resized = harness.load(kGolden + "adapters/" + adapter).value();
       const TokenId beyond = static_cast<TokenId>(harness.config().vocab);
       Span with, without;
