@@ -263,6 +263,12 @@ int64_t AdapterCache::give_up(const char* reason) {
   return item.bytes;
 }
 
+int64_t AdapterCache::room_ahead_bytes() const {
+  const int64_t room_bytes = ledger_.available_bytes(MemoryUse::kAdapters);
+  if (beside_ == nullptr || beside_->most_bytes() == 0) return room_bytes;
+  return std::min(room_bytes, ledger_.available_bytes(MemoryUse::kOther) - beside_->reserve_bytes());
+}
+
 // The load's own place among those that may leave is that without an id.
 std::optional<Grant> AdapterCache::make_room_ahead(const AdapterEntry& entry, int64_t bytes) {
   CacheItem own{
@@ -276,7 +282,7 @@ std::optional<Grant> AdapterCache::make_room_ahead(const AdapterEntry& entry, in
     if (!wanted) items.push_back(item);
   }
   keep_.sort(items);
-  int64_t room_bytes = ledger_.available_bytes(MemoryUse::kAdapters);
+  int64_t room_bytes = room_ahead_bytes();
   auto end = items.begin();
   for (; end->id != 0 && room_bytes < bytes; ++end) room_bytes += end->bytes;
   if (room_bytes < bytes) return std::nullopt;

@@ -72,7 +72,8 @@ class AdapterCache final : public Shelf {
   // Evicts as it takes; none, and nobody was evicted, where that does not give all of it.
   std::optional<Grant> make_room(const AdapterEntry& entry, int64_t bytes);
   // For a load that nobody waits for: evicts only those that would leave before it if it
-  // were in memory, and that nobody wants.
+  // were in memory, and that nobody wants. It takes nothing of the shelf beside, nor of
+  // what is to stay free.
   std::optional<Grant> make_room_ahead(const AdapterEntry& entry, int64_t bytes);
   void count_loading(int64_t bytes) { loading_bytes_ += bytes; }  // granted to loads, or back from them
 
@@ -140,6 +141,7 @@ class AdapterCache final : public Shelf {
   int64_t evictable_bytes(const AdapterEntry& entry);
   bool beside_gives_first(int64_t bytes, const AdapterVersion* own);
   bool takes_what_stays_free(int64_t bytes) const;
+  int64_t room_ahead_bytes() const;  // that a load ahead may have without anybody leaving
   // For this load, of census().leaving or what it replaces; null: there is none.
   AdapterVersion* next_to_leave(const AdapterEntry& entry);
   void weigh(const AdapterEntry& owner, CacheItem& item) const;

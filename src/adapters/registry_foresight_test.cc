@@ -12,7 +12,8 @@ constexpr int64_t kBytes = 200'000, kRoom = 3 * kBytes + 70'000;  // three, and 
 
 // Room for three adapters, and one, "often", that is used every ten minutes.
 struct ForesightWorld : RegistryWorld {
-  ForesightWorld() : RegistryWorld(kRoom, {.foresees = true}) {
+  explicit ForesightWorld(Shelf* beside = nullptr, Ledger* shared = nullptr)
+      : RegistryWorld(kRoom, {.beside = beside, .foresees = true}, shared) {
     for (const char* name : {"often", "a", "b", "c", "d", "e"}) {
       put(std::string("/") + name, kBytes);
       registry->add(1, spec_of(name, std::string("/") + name));
@@ -94,6 +95,33 @@ TEST(RegistryForesight, ItTakesNoRoomThatIsUsedPinnedOrWaitedFor) {
   EXPECT_FALSE(world.registry->loading());
   for (const char* name : {"a", "b", "c"}) EXPECT_TRUE(world.in_memory(name)) << name;
   EXPECT_EQ(world.registry->counters().evictions, 1u) << "that of \"often\" itself, before";
+}
+
+// Of a memory that the KV cache shares a part is to stay free: more leave for it, or the
+// load is not made.
+TEST(RegistryForesight, ItLeavesFreeWhatIsToStayFree) {
+  struct KvShelf final : Shelf {
+    int64_t reserve = 0;
+    int64_t idle_bytes() const override { return 0; }
+    int64_t most_bytes() const override { return kBytes; }
+    int64_t reserve_bytes() const override { return reserve; }
+    std::optional<CacheItem> next() override { return std::nullopt; }
+    int64_t give_up(const char*) override { return 0; }
+  };
+  for (const auto& [reserve, stay] : std::map<int64_t, std::string>{{0, "bc"}, {400'000, "c"}, {800'000, "abc"}}) {
+    SCOPED_TRACE(reserve);
+    Ledger ledger(kRoom + kBytes + 300'000);
+    const Grant of_kv = *ledger.try_grant(MemoryUse::kKv, kBytes);
+    KvShelf kv;
+    ForesightWorld world(&kv, &ledger);
+    world.until_often_is_expected();
+    kv.reserve = reserve;
+    world.foresee();
+    world.settle();
+    for (const char* name : {"a", "b", "c"})
+      EXPECT_EQ(world.in_memory(name), stay.find(name) != std::string::npos) << name;
+    EXPECT_EQ(world.in_memory("often"), stay != "abc");
+  }
 }
 
 TEST(RegistryForesight, ItTakesNoRoomOfWhatRequestsNameHoweverManyTheyAre) {
