@@ -238,6 +238,7 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
                   "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
       ->group(group);
   add_memory_sharing_option(command, flags.host.engine.memory_sharing)->group(group);
+  add_kv_eviction_option(command, flags.host.engine.kv_eviction)->group(group);
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
   add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
   add_predict_length_option(command, flags.host.engine.scheduling.prediction)->group(group);
@@ -360,6 +361,15 @@ CLI::Option* add_memory_sharing_option(CLI::App& command, MemorySharing& sharing
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, MemorySharing>{{"fixed", MemorySharing::kFixed}, {"joint", MemorySharing::kJoint}}))
       ->default_str("fixed");
+}
+CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction) {
+  return command
+      .add_option("--kv-eviction", eviction,
+                  "which prefix leaves first: lru (the one used longest ago) or density (the one that is expected to "
+                  "save the least time of computing prompts)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, KvEviction>{{"lru", KvEviction::kLru}, {"density", KvEviction::kDensity}}))
+      ->default_str("lru");
 }
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy) {
   return command

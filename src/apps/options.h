@@ -68,7 +68,7 @@ Status parse_weight_quant(const std::string& text, std::optional<DType>& quantis
 // --adapter-cache, --adapter-cache-weights and --adapter-prefetch.
 void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group = {});
 CLI::Option* add_memory_sharing_option(CLI::App& command, MemorySharing& sharing);
-// --schedule-policy and --predict-length.
+CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction);
 // --schedule-policy, --predict-length and --fairness.
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy);
 CLI::Option* add_predict_length_option(CLI::App& command, LengthPrediction& prediction);

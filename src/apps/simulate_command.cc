@@ -112,6 +112,7 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--memory-budget", flags.memory_budget,
                      "with --memory-sharing joint: bytes for both together (default: their sum)");
   add_memory_sharing_option(command, engine.memory_sharing);
+  add_kv_eviction_option(command, engine.kv_eviction);
   command.add_option("--host-adapter-memory", flags.host_adapter_memory,
                      "beside a device: bytes in host memory (default: the profile's)");
   add_adapter_keeping_options(command, engine.adapter_keeping);

@@ -31,6 +31,7 @@
 #include "base/result.h"
 #include "engine/queue_state.h"
 #include "kv/block_times.h"
+#include "kv/eviction.h"
 #include "memory/keep_order.h"
 #include "memory/shelf.h"
 #include "sampling/params.h"
@@ -291,6 +292,7 @@ struct EngineOptions {
   // the weights.
   int64_t kv_cache_bytes = 0;
   MemorySharing memory_sharing = MemorySharing::kFixed;  // of what is not stated
+  KvEviction kv_eviction = KvEviction::kLru;
   AdapterKeeping adapter_keeping;
   SchedulingOptions scheduling;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left

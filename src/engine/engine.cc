@@ -379,6 +379,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   parts.ledger->set_cap(
       MemoryUse::kAdapters,
       joint.adapters ? joint_adapter_bytes(available, adapters, parts.ledger->budget_bytes()) : adapters);
+  loop.kv_eviction = options.kv_eviction;
   loop.joint_kv = joint.kv;
   loop.adapter_floor_bytes = adapters;
   loop.reserve_part = kReservePart;

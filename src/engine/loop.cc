@@ -40,7 +40,8 @@ EngineLoop::EngineLoop(LoopParts parts)
       scheduling_(parts_.scheduling,
                   {.first_fit = parts_.scheduling.first_fit,
                    .bytes_per_token = kv_bytes_per_token(),
-                   .tokens_total = tokens_total()},
+                   .tokens_total = tokens_total(),
+                   .sequences_max = parts_.max_sequences},
                   times_),
       sampler_(parts_.pool, parts_.config.vocab),
       masks_(*parts_.clock, parts_.pool, parts_.requests) {
@@ -50,6 +51,7 @@ EngineLoop::EngineLoop(LoopParts parts)
   samples_.reserve(static_cast<size_t>(limits.logits_rows_max));
   if (scheduling_.predicts() && parts_.lengths) scheduling_.lengths().put_back(LengthsState(*parts_.lengths));
   lengths_kept_ns_ = parts_.clock->now_ns();
+  parts_.kv->evict_by(parts_.kv_eviction, [this] { return kv_worth(); });
   if (tier_ != nullptr) tier_->choose_leaving([this](std::vector<AdapterVersionId>& idle) { choose_leaving(idle); });
 }
 

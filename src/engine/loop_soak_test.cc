@@ -88,8 +88,9 @@ SchedulingOptions scheduling_of(uint64_t seed) {
 
 // In half of the runs speculation on texts of few words, in a quarter adapters that
 // leave behind their last request, in a fifth adapters that are loaded before anybody
-// asks, in a fifth a memory that KV and adapters share, in half turns between clients,
-// every policy of scheduling, and every way to predict lengths.
+// asks, in a fifth a memory that KV and adapters share, in half prefixes that go by
+// density, in half turns between clients, every policy of scheduling, and every way to
+// predict lengths.
 WorldOptions soak_setup(uint64_t seed, Prng& random) {
   WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
   setup.blocks = 10 + static_cast<int32_t>(random.below(20));
@@ -102,6 +103,7 @@ WorldOptions soak_setup(uint64_t seed, Prng& random) {
   if (seed % 2 == 0) setup.speculate = Speculation::kLookup;
   if (seed % 2 == 0) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
   if (seed % 5 == 3) share_memory(setup, seed);
+  if (seed % 4 < 2) setup.kv_eviction = KvEviction::kDensity;
   return setup;
 }
 
@@ -248,7 +250,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   }
   EXPECT_GE(seen.drafting, 25);
   EXPECT_GE(seen.choosing, 15);
-  EXPECT_GE(seen.ahead, 8u);
+  EXPECT_GE(seen.ahead, 5u);
 }
 
 }  // namespace

@@ -72,9 +72,9 @@ KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_
   for (int32_t block = 0; block < blocks; ++block) {
     node = tree_.find(node, block_identity(key, block), block_tokens(tokens, block));
     times_.reuse_gap.add(now_ns - tree_.used_ns(node));
+    tree_.pin(node, now_ns);
     tree_.count_find(node, now_ns);
     ++found_;
-    tree_.pin(node, now_ns);
     lease.blocks_.push_back(node);
   }
   lease.shared_ = blocks;
@@ -139,6 +139,18 @@ Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
   return {};
 }
 
+void KvCache::evict_by(KvEviction eviction, std::function<KvWorth()> worth) {
+  eviction_ = eviction;
+  worth_ = std::move(worth);
+}
+
+// One that was not found yet: as often as others were.
+double KvCache::expected_per_s(int32_t node, int64_t now_ns) const {
+  const double of_found = tree_.finds(node).expected_per_s(now_ns, tree_.used_ns(node));
+  if (tree_.was_found(node)) return of_found;
+  return of_found * (stored_ > 0 ? std::min(1.0, found_ / stored_) : 0);
+}
+
 // Of a block: its part of what having the whole prefix again takes.
 double KvCache::recreate_s(int32_t node, const KvWorth& worth) const {
   const double rows_s = kKvBlockTokens * worth.row_s;
@@ -156,14 +168,13 @@ CacheItem KvCache::prefix_item(int32_t blocks, const KvWorth& worth) const {
   CHECK(blocks >= 0 && blocks <= cached());
   CacheItem item{.bytes = blocks * block_bytes()};
   const int64_t now_ns = clock_.now_ns();
-  const double found_again = stored_ > 0 ? std::min(1.0, found_ / stored_) : 0;
   double saved_s = 0;  // a second
-  int32_t node = tree_.first_to_go();
-  for (int32_t left = blocks; left > 0; --left, node = tree_.next_to_go(node)) {
-    const RecentUses& finds = tree_.finds(node);
-    const bool was_found = tree_.was_found(node);
-    const double expected = finds.expected_per_s(now_ns, tree_.used_ns(node)) * (was_found ? 1 : found_again);
-    item.uses_per_s += finds.per_s(now_ns);
+  Firsts next = firsts();
+  for (int32_t left = blocks; left > 0; --left) {
+    int32_t& first = next.nodes[goes_first(next, worth, now_ns, false)];
+    const int32_t node = std::exchange(first, tree_.released_next(first));
+    const double expected = expected_per_s(node, now_ns);
+    item.uses_per_s += tree_.finds(node).per_s(now_ns);
     item.expected_per_s += expected;
     saved_s += expected * recreate_s(node, worth);
     item.last_use_ns = std::max(item.last_use_ns, tree_.used_ns(node));
@@ -172,9 +183,23 @@ CacheItem KvCache::prefix_item(int32_t blocks, const KvWorth& worth) const {
   return item;
 }
 
+bool KvCache::goes_first(const Firsts& firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const {
+  const auto [unfound, found] = firsts.nodes;
+  if (unfound == kNoNode || found == kNoNode) return unfound == kNoNode;
+  const bool older = tree_.release_order(found) < tree_.release_order(unfound);
+  if (eviction_ == KvEviction::kLru) return older;
+  if (leaf && !tree_.is_leaf(found)) return false;
+  const double unfound_s = expected_per_s(unfound, now_ns) * recreate_s(unfound, worth);
+  const double found_s = expected_per_s(found, now_ns) * recreate_s(found, worth);
+  return found_s != unfound_s ? found_s < unfound_s : older;
+}
+
 void KvCache::evict() {
-  const int32_t block = tree_.evict();
   const int64_t now_ns = clock_.now_ns();
+  const Firsts next = firsts();
+  const int32_t block =
+      next.nodes[goes_first(next, eviction_ == KvEviction::kLru ? KvWorth{} : worth_(), now_ns, true)];
+  tree_.evict(block);
   times_.lifetime.add(now_ns - tree_.stored_ns(block));
   times_.idle_before_evict.add(now_ns - tree_.used_ns(block));
   pool_->give_back(block);

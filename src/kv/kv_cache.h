@@ -13,10 +13,11 @@
 //
 // Invariants (check()): every block is free, private to one lease, or a node of the tree;
 // a lease pins a path from the root. Scarcity is an answer: reserve() says false and
-// changes nothing; unpinned prefixes are evicted first, least recently released first.
+// changes nothing; unpinned prefixes are evicted before, by kv/eviction.h.
 // Every stored block is counted in times() when it is found and when it is evicted.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "base/result.h"
 #include "kv/block_pool.h"
 #include "kv/block_times.h"
+#include "kv/eviction.h"
 #include "kv/identity.h"
 #include "kv/radix_tree.h"
 #include "memory/keep_order.h"
@@ -79,6 +81,9 @@ class KvCache {
   static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache, const Clock& clock,
                                              const BlockPool::Counted& counted = {});
 
+  // kLru where this is not called.
+  void evict_by(KvEviction eviction, std::function<KvWorth()> worth);
+
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
   // the last token passes limit = size - 1.
   KvMatch peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
@@ -94,9 +99,9 @@ class KvCache {
   // Blocks that dropping this lease would make free or evictable.
   int32_t exclusive(const KvLease& lease) const;
   // `blocks` in all from now on; `leases` are all that hold any, together no more than
-  // these (CHECKed). Prefixes that find no room are evicted, least recently released
-  // first; what lies beyond moves down, and leases and prefixes follow. Refused (growing
-  // only: by the ledger or the system) it changes nothing.
+  // these (CHECKed). Prefixes that find no room are evicted; what lies beyond moves down,
+  // and leases and prefixes follow. Refused (growing only: by the ledger or the system)
+  // it changes nothing.
   Status resize(int32_t blocks, std::span<KvLease* const> leases);
 
   // What so many blocks of prefixes are worth that are evicted first, as one object. A
@@ -126,6 +131,14 @@ class KvCache {
       : pool_(std::move(pool)), tree_(pool_->total()), prefix_cache_(prefix_cache), clock_(clock) {}
   void release(KvLease& lease);
   void evict();
+  // The first of each list of the tree: never found, found.
+  struct Firsts {
+    std::array<int32_t, 2> nodes;
+  };
+  Firsts firsts() const { return {{tree_.released_first(false), tree_.released_first(true)}}; }
+  // Of these the one that goes: false, true; `leaf`: it must have no children.
+  bool goes_first(const Firsts& firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const;
+  double expected_per_s(int32_t node, int64_t now_ns) const;
   double recreate_s(int32_t node, const KvWorth& worth) const;
 
   std::unique_ptr<BlockPool> pool_;
@@ -133,6 +146,8 @@ class KvCache {
   KvIdentities identities_;
   BlockTimes times_;
   double stored_ = 0, found_ = 0;  // blocks
+  KvEviction eviction_ = KvEviction::kLru;
+  std::function<KvWorth()> worth_;
   const bool prefix_cache_;
   const Clock& clock_;
 };

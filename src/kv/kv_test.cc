@@ -316,13 +316,69 @@ TEST(KvCache, CountsHowLongStoredBlocksStayAndHowSoonTheyAreFoundAgain) {
   EXPECT_EQ(cache->times().lifetime.counts.back(), 3u);
 }
 
-// The naive model: every stored block is its whole path as a value; the least recently
-// released leaf goes first.
+// What is found again stays, and what nobody asks for goes, though it came later; by age
+// it is the other way about.
+TEST(KvCache, ByDensityWhatIsFoundAgainOutlivesWhatIsNot) {
+  for (const KvEviction eviction : {KvEviction::kLru, KvEviction::kDensity}) {
+    Cache cache(8);
+    cache->evict_by(eviction, [] { return KvWorth{.row_s = 0.001, .load_s = {}}; });
+    const KvKey key = cache.key({});
+    const auto compute = [&](const std::vector<TokenId>& tokens) {
+      const auto count = static_cast<int32_t>(tokens.size());
+      KvLease lease = cache->match(key, tokens, count, 8);
+      ASSERT_TRUE(cache->reserve(lease, count));
+      cache->publish(lease, key, tokens, count);
+      cache.clock.advance_ns(1'000'000'000);
+    };
+    const auto asked_twice = sequence_tokens(64);
+    compute(asked_twice);
+    compute(asked_twice);
+    for (int i = 1; i <= 6; ++i) compute(sequence_tokens(32, 1000 * i));
+    EXPECT_EQ(cache->peek(key, asked_twice, 64).blocks, eviction == KvEviction::kLru ? 0 : 4);
+    EXPECT_EQ(cache->peek(key, sequence_tokens(32, 6000), 32).blocks, 2);
+    cache->check({});
+  }
+}
+
+// An adapter that must be loaded first makes its prefix worth nothing: it goes before one
+// that was released earlier and found as often.
+TEST(KvCache, ByDensityAPrefixGoesWhoseAdapterIsNotThere) {
+  Cache cache(4);
+  const KvKey there = cache.key({part(1, 1)}), missing = cache.key({part(2, 1)});
+  cache->evict_by(KvEviction::kDensity, [&] {
+    return KvWorth{.row_s = 0.001,
+                   .load_s = [id = missing.at(0)](const KvIdentity& identity) { return identity == id ? 10.0 : 0.0; }};
+  });
+  const auto tokens = sequence_tokens(32), others = sequence_tokens(16, 1000);
+  const auto compute = [&](const KvKey& key, const std::vector<TokenId>& text) {
+    const auto count = static_cast<int32_t>(text.size());
+    KvLease lease = cache->match(key, text, count, 2);
+    ASSERT_TRUE(cache->reserve(lease, count));
+    cache->publish(lease, key, text, count);
+  };
+  compute(there, tokens);  // never found
+  compute(missing, tokens);
+  compute(missing, tokens);  // found, and released last
+  compute(there, others);
+  EXPECT_EQ(cache->peek(there, tokens, 32).blocks, 2);
+  EXPECT_EQ(cache->peek(missing, tokens, 32).blocks, 1);
+}
+
+// The naive model: every stored block is its whole path as a value; what is evicted is
+// searched for among all of them.
 struct NaiveCache {
   using Path = std::vector<std::pair<std::string, std::vector<TokenId>>>;
   struct Stored {
     int pins = 0;
+    bool found = false;
+    RecentUses finds;
+    int64_t used_ns = 0;
   };
+  KvEviction eviction = KvEviction::kLru;
+  double row_s = 0;
+  std::map<std::string, double> load_s;  // by identity
+  int64_t now_ns = 0;
+  double blocks_stored = 0, blocks_found = 0;
   std::map<Path, Stored> stored;
   std::list<Path> released;  // oldest first
   int private_blocks = 0;
@@ -342,21 +398,53 @@ struct NaiveCache {
     while ((blocks + 1) * kKvBlockTokens <= limit && stored.count(path(key, tokens, blocks + 1))) ++blocks;
     return blocks;
   }
+  void store(const Path& p) {
+    ++blocks_stored;
+    stored[p].pins = 1;
+    stored[p].used_ns = now_ns;
+  }
   void pin(const Path& p) {
     if (stored[p].pins++ == 0) released.remove(p);
+    stored[p].used_ns = now_ns;
+  }
+  void find(const Path& p) {
+    pin(p);
+    ++blocks_found;
+    stored[p].found = true;
+    stored[p].finds.add(now_ns);
   }
   void unpin(const Path& p) {
     if (--stored[p].pins == 0) released.push_back(p);
+    stored[p].used_ns = now_ns;
   }
   int free() const { return total - private_blocks - static_cast<int>(stored.size()); }
   int available() const { return free() + static_cast<int>(released.size()); }
+  bool is_leaf(const Path& parent) const {
+    return std::none_of(stored.begin(), stored.end(), [&](const auto& entry) {
+      const Path& p = entry.first;
+      return p.size() == parent.size() + 1 && std::equal(parent.begin(), parent.end(), p.begin());
+    });
+  }
+  double saves(const Path& p) const {
+    const Stored& s = stored.at(p);
+    const double again = s.found ? 1 : blocks_stored > 0 ? std::min(1.0, blocks_found / blocks_stored) : 0;
+    const auto load = load_s.find(p.back().first);
+    const double load_part = load == load_s.end() ? 0 : load->second / static_cast<double>(p.size());
+    return s.finds.expected_per_s(now_ns, s.used_ns) * again * std::max(0.0, kKvBlockTokens * row_s - load_part);
+  }
   void evict() {
-    for (const auto& [p, s] : stored) {  // whoever goes must be a leaf
-      EXPECT_FALSE(p.size() == released.front().size() + 1 &&
-                   std::equal(released.front().begin(), released.front().end(), p.begin()));
+    const auto first = [&](bool found) {
+      return std::find_if(released.begin(), released.end(), [&](const Path& p) { return stored.at(p).found == found; });
+    };
+    auto goes = released.begin();
+    const auto unfound = first(false), found = first(true);
+    if (eviction == KvEviction::kDensity && unfound != released.end() && found != released.end()) {
+      if (!is_leaf(*found) || saves(*unfound) < saves(*found)) goes = unfound;
+      if (is_leaf(*found) && saves(*found) < saves(*unfound)) goes = found;
     }
-    stored.erase(released.front());
-    released.pop_front();
+    EXPECT_TRUE(is_leaf(*goes));
+    stored.erase(*goes);
+    released.erase(goes);
   }
   void take(int count) {
     for (; count > 0; --count) {
@@ -384,7 +472,7 @@ uint64_t content(const KvKey& key, const std::vector<TokenId>& tokens, int block
 TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
   constexpr int32_t kCapacity = 40;
   int shrunk = 0, grown = 0;
-  for (uint64_t seed = 1; seed <= 24; ++seed) {
+  for (uint64_t seed = 1; seed <= 48; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
     Cache cache(24, true, kCapacity);
@@ -392,6 +480,14 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
     naive.total = 24;
     const std::vector<KvKey> keys = {cache.key({}), cache.key({part(1, 1)}), cache.key({part(1, 1, 20)}),
                                      cache.key({part(1, 0.5f)})};
+    naive.eviction = seed % 2 == 0 ? KvEviction::kDensity : KvEviction::kLru;
+    naive.row_s = 0.001;
+    if (seed % 4 == 0) naive.load_s = {{*keys[1].at(0), 0.03}, {*keys[3].at(0), 0.001}};
+    const auto load_s = [&](const KvIdentity& identity) {
+      const auto found = naive.load_s.find(*identity);
+      return found == naive.load_s.end() ? 0 : found->second;
+    };
+    cache->evict_by(naive.eviction, [&] { return KvWorth{.row_s = naive.row_s, .load_s = load_s}; });
     struct Live {
       KvLease lease;
       size_t key = 0;
@@ -403,6 +499,8 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
     std::vector<std::unique_ptr<Live>> live;
     for (int step = 0; step < 600; ++step) {
       const auto choice = random.below(10);
+      cache.clock.advance_ns(static_cast<int64_t>(random.below(60)) * 1'000'000'000);
+      naive.now_ns = cache.clock.now_ns();
       if (random.below(12) == 0) {
         const int32_t leased = cache->leased(), most = random.below(2) == 0 ? kCapacity : cache->total();
         const int32_t least = std::max(1, leased);
@@ -424,7 +522,7 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
         ASSERT_EQ(cache->peek(keys[one->key], one->tokens, limit).blocks, expected);
         one->lease = cache->match(keys[one->key], one->tokens, limit, 8);
         ASSERT_EQ(one->lease.shared(), expected);
-        for (int i = 1; i <= expected; ++i) naive.pin(NaiveCache::path(keys[one->key], one->tokens, i));
+        for (int i = 1; i <= expected; ++i) naive.find(NaiveCache::path(keys[one->key], one->tokens, i));
         one->shared = one->blocks = expected;
         one->computed = expected * kKvBlockTokens;
         live.push_back(std::move(one));
@@ -450,7 +548,7 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
             if (naive.stored.count(path)) {
               naive.pin(path);
             } else {
-              naive.stored[path].pins = 1;
+              naive.store(path);
             }
           }
         }
@@ -474,8 +572,8 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
       cache->check(leases);
     }
   }
-  EXPECT_GT(shrunk, 300);
-  EXPECT_GT(grown, 300);
+  EXPECT_GT(shrunk, 600);
+  EXPECT_GT(grown, 600);
 }
 
 }  // namespace

@@ -69,17 +69,20 @@ void RadixTree::enter_bucket(int32_t node) {
 
 void RadixTree::append(int32_t node) {
   Node& entry = nodes_[static_cast<size_t>(node)];
-  entry.older = newest_;
+  List& list = lists_[entry.was_found];
+  entry.release_order = ++releases_;
+  entry.older = list.newest;
   entry.newer = kNoNode;
-  (newest_ == kNoNode ? oldest_ : nodes_[static_cast<size_t>(newest_)].newer) = node;
-  newest_ = node;
+  (list.newest == kNoNode ? list.oldest : nodes_[static_cast<size_t>(list.newest)].newer) = node;
+  list.newest = node;
   ++unpinned_;
 }
 
 void RadixTree::unlink(int32_t node) {
   Node& entry = nodes_[static_cast<size_t>(node)];
-  (entry.older == kNoNode ? oldest_ : nodes_[static_cast<size_t>(entry.older)].newer) = entry.newer;
-  (entry.newer == kNoNode ? newest_ : nodes_[static_cast<size_t>(entry.newer)].older) = entry.older;
+  List& list = lists_[entry.was_found];
+  (entry.older == kNoNode ? list.oldest : nodes_[static_cast<size_t>(entry.older)].newer) = entry.newer;
+  (entry.newer == kNoNode ? list.newest : nodes_[static_cast<size_t>(entry.newer)].older) = entry.older;
   entry.older = entry.newer = kNoNode;
   --unpinned_;
 }
@@ -98,11 +101,16 @@ void RadixTree::unpin(int32_t node, int64_t now_ns) {
   if (--entry.pins == 0) append(node);
 }
 
-int32_t RadixTree::evict() {
-  if (oldest_ == kNoNode) return kNoNode;
-  const int32_t block = oldest_;
+void RadixTree::count_find(int32_t node, int64_t now_ns) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  CHECK(entry.pins > 0);  // the lists do not change under it
+  entry.finds.add(now_ns);
+  entry.was_found = true;
+}
+
+void RadixTree::evict(int32_t block) {
   Node& node = nodes_[static_cast<size_t>(block)];
-  CHECK(node.children == 0);
+  CHECK(node.in_tree && node.pins == 0 && node.children == 0);
   unlink(block);
   int32_t* link = &buckets_[bucket_of(node.parent, node.identity, node.tokens)];
   while (*link != block) link = &nodes_[static_cast<size_t>(*link)].next_in_bucket;
@@ -111,7 +119,6 @@ int32_t RadixTree::evict() {
   node.in_tree = false;
   node.identity.reset();
   --size_;
-  return block;
 }
 
 void RadixTree::resize(int32_t blocks, std::span<const int32_t> names) {
@@ -129,8 +136,10 @@ void RadixTree::resize(int32_t blocks, std::span<const int32_t> names) {
     nodes[static_cast<size_t>(names[index])] = std::move(node);
   }
   nodes_ = std::move(nodes);
-  rename(oldest_);
-  rename(newest_);
+  for (List& list : lists_) {
+    rename(list.oldest);
+    rename(list.newest);
+  }
   // A place in the buckets follows from the parent's name.
   buckets_.assign(std::bit_ceil(static_cast<size_t>(blocks) * 2), kNoNode);
   for (int32_t node = 0; node < blocks; ++node) {
@@ -139,36 +148,42 @@ void RadixTree::resize(int32_t blocks, std::span<const int32_t> names) {
 }
 
 void RadixTree::check() const {
-  std::vector<int32_t> children(nodes_.size(), 0), child_pins(nodes_.size(), 0), rank(nodes_.size(), -1);
+  std::vector<int32_t> children(nodes_.size(), 0), child_pins(nodes_.size(), 0);
+  std::vector<bool> listed(nodes_.size(), false);
   int32_t count = 0;
   for (const Node& node : nodes_) {
     if (!node.in_tree) continue;
     ++count;
     CHECK(node.identity != nullptr);
     if (node.parent == kNoNode) continue;
-    CHECK(contains(node.parent));
+    CHECK(contains(node.parent) && (!node.was_found || nodes_[static_cast<size_t>(node.parent)].was_found));
     ++children[static_cast<size_t>(node.parent)];
     child_pins[static_cast<size_t>(node.parent)] += node.pins;
   }
   CHECK(count == size_);
-  int32_t listed = 0;
-  for (int32_t index = oldest_, older = kNoNode; index != kNoNode; index = nodes_[static_cast<size_t>(index)].newer) {
-    const Node& node = nodes_[static_cast<size_t>(index)];
-    CHECK(node.in_tree && node.pins == 0 && node.older == older);
-    older = index;
-    rank[static_cast<size_t>(index)] = listed++;
+  int32_t unpinned = 0;
+  for (const bool found : {false, true}) {
+    int32_t older = kNoNode;
+    for (int32_t index = released_first(found); index != kNoNode; index = released_next(index)) {
+      const Node& node = nodes_[static_cast<size_t>(index)];
+      CHECK(node.in_tree && node.pins == 0 && node.was_found == found && node.older == older);
+      CHECK(older == kNoNode || release_order(older) < node.release_order);
+      older = index;
+      listed[static_cast<size_t>(index)] = true;
+      ++unpinned;
+    }
+    CHECK(lists_[found].newest == older);
   }
-  CHECK(listed == unpinned_);
+  CHECK(unpinned == unpinned_);
   for (size_t index = 0; index < nodes_.size(); ++index) {
     const Node& node = nodes_[index];
     if (!node.in_tree) continue;
     CHECK(node.children == children[index] && node.pins >= child_pins[index]);
-    CHECK((node.pins == 0) == (rank[index] >= 0));
+    CHECK((node.pins == 0) == listed[index]);
     CHECK(node.pins == 0 || (node.older == kNoNode && node.newer == kNoNode));
     CHECK(find(node.parent, node.identity, node.tokens) == static_cast<int32_t>(index));
-    if (node.parent != kNoNode && rank[static_cast<size_t>(node.parent)] >= 0) {
-      CHECK(rank[index] >= 0 && rank[index] < rank[static_cast<size_t>(node.parent)]);
-    }
+    if (node.parent != kNoNode && listed[static_cast<size_t>(node.parent)])
+      CHECK(listed[index] && node.release_order < release_order(node.parent));
   }
 }
 

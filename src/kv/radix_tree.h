@@ -12,9 +12,12 @@
 // evict() names it. All storage is sized at creation and by resize(): finding, inserting
 // and evicting allocate nothing.
 // Invariants (check()): whoever pins a node pins its ancestors, so pins(parent) >= sum
-// of pins(children); exactly the unpinned nodes stand in the eviction list; a node stands
-// behind all its descendants there, because a released path is appended deepest first.
-// Hence the head of the list is always the least recently released leaf.
+// of pins(children). Exactly the unpinned nodes stand in one of two lists, by whether
+// they were ever found, each in the order of release. A released path is released
+// deepest first, and whoever finds a node finds its ancestors. Hence a node was released
+// after its descendants, and those of one that was never found were not either: so the
+// first of the list of those, and the one of both firsts that was released earlier, are
+// leaves.
 #pragma once
 
 #include <array>
@@ -44,13 +47,15 @@ class RadixTree {
               int64_t now_ns);
   void pin(int32_t node, int64_t now_ns);
   void unpin(int32_t node, int64_t now_ns);  // call deepest node first
-  // Removes the least recently released unpinned leaf and returns its block; kNoNode when
-  // everything is pinned.
-  int32_t evict();
-  // Those that evict() would remove, in that order: the first, and the one after `node`;
-  // kNoNode: no more.
-  int32_t first_to_go() const { return oldest_; }
-  int32_t next_to_go(int32_t node) const { return nodes_[static_cast<size_t>(node)].newer; }
+  // CHECKs that it is an unpinned leaf. Its times can be asked for until its block is
+  // inserted again.
+  void evict(int32_t node);
+  // Unpinned ones that were ever found, or never: the one released first, and the one
+  // released after `node`; kNoNode: no more.
+  int32_t released_first(bool found) const { return lists_[found].oldest; }
+  int32_t released_next(int32_t node) const { return nodes_[static_cast<size_t>(node)].newer; }
+  uint64_t release_order(int32_t node) const { return nodes_[static_cast<size_t>(node)].release_order; }
+  bool is_leaf(int32_t node) const { return nodes_[static_cast<size_t>(node)].children == 0; }
   // Another number of blocks; node i is names[i] from now on, which is below `blocks` for
   // those in the tree. [blocks before]
   void resize(int32_t blocks, std::span<const int32_t> names);
@@ -65,10 +70,7 @@ class RadixTree {
   // How often it was found.
   const RecentUses& finds(int32_t node) const { return nodes_[static_cast<size_t>(node)].finds; }
   bool was_found(int32_t node) const { return nodes_[static_cast<size_t>(node)].was_found; }  // ever
-  void count_find(int32_t node, int64_t now_ns) {
-    nodes_[static_cast<size_t>(node)].finds.add(now_ns);
-    nodes_[static_cast<size_t>(node)].was_found = true;
-  }
+  void count_find(int32_t node, int64_t now_ns);  // CHECKs that it is pinned
   bool contains(int32_t node) const { return nodes_[static_cast<size_t>(node)].in_tree; }
   void check() const;
 
@@ -80,11 +82,16 @@ class RadixTree {
     int32_t children = 0;
     int32_t depth = 0;
     int32_t next_in_bucket = kNoNode;
-    int32_t older = kNoNode, newer = kNoNode;  // eviction list
+    int32_t older = kNoNode, newer = kNoNode;  // in its list
+    uint64_t release_order = 0;
     int64_t stored_ns = 0, used_ns = 0;
     RecentUses finds;
     KvIdentity identity;
     std::array<TokenId, kKvBlockTokens> tokens{};
+  };
+
+  struct List {
+    int32_t oldest = kNoNode, newest = kNoNode;
   };
 
   size_t bucket_of(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const;
@@ -94,7 +101,8 @@ class RadixTree {
 
   std::vector<Node> nodes_;       // [blocks]
   std::vector<int32_t> buckets_;  // power of two
-  int32_t oldest_ = kNoNode, newest_ = kNoNode;
+  std::array<List, 2> lists_;     // never found, found
+  uint64_t releases_ = 0;
   int32_t size_ = 0, unpinned_ = 0;
 };
 

@@ -56,6 +56,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   parts.lengths = setup.lengths;
   parts.keep_lengths = setup.keep_lengths;
   parts.kv_block_bytes = kv_block_bytes(shape);
+  parts.kv_eviction = setup.kv_eviction;
   parts.joint_kv = setup.joint;
   parts.watch_memory = setup.watch_memory;
   parts.adapter_floor_bytes = setup.adapter_floor_bytes;

@@ -35,6 +35,7 @@ struct WorldOptions {
   int64_t adapter_bytes = 1 << 20;  // that adapters may have
   // KV and adapters share `memory_bytes`: the blocks are a floor then, as
   // adapter_floor_bytes are, and there may be blocks_max of them.
+  KvEviction kv_eviction = KvEviction::kLru;
   bool joint = false;
   int64_t memory_bytes = 64 << 20;
   int64_t adapter_floor_bytes = 0;
@@ -61,7 +62,7 @@ class LoopWorld {
     submit.id = RequestId{++last_id};
     submits[submit.id] = submit;
     queued.fetch_add(1);
-    messages.emplace_back(std::in_place_type<Arrival>, submit, clock.now_ns());
+    messages.emplace_back(Arrival{submit, clock.now_ns()});
     return submit.id;
   }
   void cancel(RequestId id, int32_t choice = kAllChoices) {
@@ -70,8 +71,7 @@ class LoopWorld {
   void hold(RequestId id, bool held) { messages.emplace_back(std::in_place_type<Hold>, Hold{id, held}); }
   void command(AdapterAction action, const std::string& name, const std::string& path = "", bool reload = false,
                AdapterSourceId replaces = {}) {
-    messages.emplace_back(std::in_place_type<AdapterCommand>, ++tickets, action, testing_support::spec_of(name, path),
-                          reload, replaces);
+    messages.emplace_back(AdapterCommand{++tickets, action, testing_support::spec_of(name, path), reload, replaces});
   }
   // Another number of KV blocks, by way of a budget.
   void resize(int32_t blocks) { messages.emplace_back(BudgetReady{MemoryCommand{++tickets, blocks}, {}}); }

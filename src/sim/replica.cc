@@ -79,6 +79,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   BlockPool::Counted counted;  // a device's memory is another
   if (!profile.link) counted = {.ledger = ledger_.get(), .block_bytes = block_bytes_, .capacity = blocks_most()};
   parts.kv = KvCache::create_ids(static_cast<int32_t>(blocks), engine.prefix_cache, clock_, counted);
+  parts.kv_eviction = engine.kv_eviction;
   parts.joint_kv = joint_;
   parts.adapter_floor_bytes = host_bytes;
   parts.config = config;

@@ -249,6 +249,7 @@ TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
     if (seed % 3 == 0) options.replica.engine.adapter_keeping = AdapterKeeping::none();
     if (seed % 2 == 0) options.replica.engine.adapter_keeping.prefetch = AdapterPrefetch::kHistogram;
     if (seed % 4 == 1) options.replica.engine.memory_sharing = MemorySharing::kJoint;
+    if (seed % 8 < 4) options.replica.engine.kv_eviction = KvEviction::kDensity;
     options.replica.engine.scheduling = scheduling_of(seed);
     options.replica.engine.max_model_len = 1024;
     options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(8));
