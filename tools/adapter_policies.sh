@@ -5,7 +5,9 @@
 # and the highest load whose P99 is within the objective.
 #
 #   tools/adapter_policies.sh --lengths CSV [--loralei BIN] [--seconds S] [--seeds N] [--factor F] [--objective MS]
-#     [--adapters SPEC] [--profile P] [--rates "R ..."] [-- "OPTIONS OF simulate" ...]
+#     [--adapters SPEC] [--arrivals SPEC] [--search no] [--profile P] [--rates "R ..."] [-- "OPTIONS OF simulate" ...]
+#
+# SPEC of arrivals has RATE where each rate is put (poisson:RATE). `--search no` leaves the highest load out.
 set -euo pipefail
 
 loralei=build/loralei
@@ -16,6 +18,8 @@ factor=0.2012
 objective=456
 adapters=powerlaw:100
 profile=a40-llama2-7b
+arrivals=poisson:RATE
+search=yes
 rates="6 8 9"
 policies=("--adapter-cache lru" "--adapter-cache fair-share" "--adapter-cache chameleon" "--adapter-cache density"
   "--adapter-cache none --schedule-policy sjf" "--adapter-cache none --schedule-policy wrs"
@@ -31,9 +35,11 @@ while [ $# -gt 0 ]; do
     --objective) objective=$2; shift 2 ;;
     --adapters) adapters=$2; shift 2 ;;
     --profile) profile=$2; shift 2 ;;
+    --arrivals) arrivals=$2; shift 2 ;;
+    --search) search=$2; shift 2 ;;
     --rates) rates=$2; shift 2 ;;
     --) shift; policies=("$@"); break ;;
-    *) sed -n '3,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '3,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 [ -n "$lengths" ] || { echo "--lengths CSV: a file with the columns ContextTokens and GeneratedTokens" >&2; exit 2; }
@@ -46,7 +52,7 @@ measure() {
   shift
   for seed in $(seq "$seeds"); do
     file=$work/$rate-$seed.jsonl
-    [ -f "$file" ] || "$loralei" workload --arrivals "poisson:$rate" --lengths "draw:$lengths" --length-scale "$factor" \
+    [ -f "$file" ] || "$loralei" workload --arrivals "${arrivals/RATE/$rate}" --lengths "draw:$lengths" --length-scale "$factor" \
       --adapters "$adapters" --seconds "$seconds" --seed "$seed" -o "$file" >/dev/null 2>&1
     "$loralei" simulate --profile "$profile" --workload "$file" --max-num-seqs 256 "$@" 2>/dev/null |
       awk '$1 == "simulate.all.first_token.mean_ms" {mean = $2} $1 == "simulate.all.first_token.p50_ms" {p50 = $2}
@@ -75,13 +81,15 @@ echo "| policy | requests/s | mean ms | P50 ms | P99 ms | P50 | P99 | P99 betwee
 echo "|---|---|---|---|---|---|---|---|---|"
 for policy in "--adapter-cache none" "${policies[@]}"; do
   read -ra words <<<"$policy"
-  load=$(load_within "${words[@]}")
+  load=
+  [ "$search" = no ] || load=$(load_within "${words[@]}")
   base_load=${base_load:-$load}
   for rate in $rates; do
     line=$(measure "$rate" "${words[@]}")
     base[$rate]=${base[$rate]:-$line}
     echo "$line ${base[$rate]}" | awk -v policy="$policy" -v rate="$rate" -v load="$load" -v base="$base_load" '
-      {printf "| `%s` | %s | %.0f | %.0f | %.0f | %+.1f %% | %+.1f %% | %.0f | %.2f (%.2f times) |\n", policy, rate, $1, $2, $3,
-              100 * ($2 / $6 - 1), 100 * ($3 / $7 - 1), $4, load, load / base}'
+      {found = load == "" ? "" : sprintf("%.2f (%.2f times)", load, load / base)
+       printf "| `%s` | %s | %.0f | %.0f | %.0f | %+.1f %% | %+.1f %% | %.0f | %s |\n", policy, rate, $1, $2, $3,
+              100 * ($2 / $6 - 1), 100 * ($3 / $7 - 1), $4, found}'
   done
 done

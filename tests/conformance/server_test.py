@@ -369,6 +369,39 @@ class Mixed(unittest.TestCase):
         finally:
             self.assertEqual(server.stop(), 0)
 
+    def test_queues_say_who_waits_and_why(self):
+        for policy in ("fifo", "wrs"):
+            server = LiveServer("--max-num-seqs", "1", "--schedule-policy", policy)
+            try:
+                def ask(number):
+                    body = {"prompt": f"{number} apple river", "max_tokens": 300, "ignore_eos": True, "temperature": 0}
+                    status, headers, answer = server.request("POST", "/v1/completions", body, {"X-Request-Id": f"mine-{number}"})
+                    self.assertEqual(status, 200, answer)
+                    return headers["X-Request-Id"]
+
+                seen = {}  # cause by request
+                running = set()
+                with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                    jobs = [pool.submit(ask, number) for number in range(8)]
+                    while not all(job.done() for job in jobs):
+                        status, _, state = server.request("GET", "/v1/queues")
+                        self.assertEqual(status, 200)
+                        self.assertEqual(state["policy"], policy)
+                        queue = state["queues"][0]
+                        self.assertEqual(queue["quota_tokens"] is None, policy == "fifo")
+                        self.assertLessEqual(queue["running"], 1)
+                        self.assertEqual(len(queue["first_waiting"]), queue["waiting"])
+                        self.assertEqual(len(queue["first_running"]), queue["running"])
+                        seen.update((one["id"], one["cause"]) for one in queue["first_waiting"])
+                        running.update(one["id"] for one in queue["first_running"])
+                    ids = {job.result() for job in jobs}
+                self.assertLessEqual(set(seen) | running, ids)
+                self.assertGreater(len(seen), 2)
+                self.assertLessEqual(set(seen.values()), {"turn", "rows", "slots", "quota"})
+                self.assertIn("slots", seen.values())
+            finally:
+                self.assertEqual(server.stop(), 0)
+
 
 class Keys(unittest.TestCase):
     def test_keys_and_admin(self):
