@@ -330,6 +330,27 @@ ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config)
   return limits;
 }
 
+namespace {
+
+// The executor's own blocks, or blocks of host memory; how many.
+Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length, LoopParts& loop) {
+  const EngineOptions& options = parts.options;
+  loop.kv_block_bytes = kv_block_bytes(shape);
+  loop.kv_eviction = options.kv_eviction;
+  int32_t blocks = parts.executor->kv_blocks();
+  if (blocks > 0) {
+    loop.kv = KvCache::create_ids(blocks, options.prefix_cache, *parts.clock);
+    return blocks;
+  }
+  TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
+  TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, *parts.clock,
+                                      parts.memory.kv_blocks_max));
+  parts.executor->use_kv(loop.kv->view());
+  return blocks;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   CHECK(parts.executor && parts.ledger && parts.clock && parts.log);
   EngineOptions& options = parts.options;
@@ -348,19 +369,10 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
     parts.requests = std::make_shared<RequestBudget>(*parts.ledger, *parts.ledger->try_grant(MemoryUse::kRequests, 0));
   }
   LoopParts loop;
-  loop.kv_block_bytes = kv_block_bytes(shape);
   loop.requests = parts.requests;
   TRY(parts.executor->reserve_vocab(config.vocab));
   const int64_t length = configured_length(options, config);
-  int32_t blocks = parts.executor->kv_blocks();
-  if (blocks > 0) {
-    loop.kv = KvCache::create_ids(blocks, options.prefix_cache, *parts.clock);
-  } else {
-    TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
-    TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, *parts.clock,
-                                        parts.memory.kv_blocks_max));
-    parts.executor->use_kv(loop.kv->view());
-  }
+  TRY_ASSIGN(const int32_t blocks, make_kv(parts, shape, length, loop));
   const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
   if (capacity < length && options.max_model_len > 0) {
     return too_large("the KV cache holds " + std::to_string(capacity) + " tokens, fewer than max-model-len " +
@@ -379,7 +391,6 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   parts.ledger->set_cap(
       MemoryUse::kAdapters,
       joint.adapters ? joint_adapter_bytes(available, adapters, parts.ledger->budget_bytes()) : adapters);
-  loop.kv_eviction = options.kv_eviction;
   loop.joint_kv = joint.kv;
   loop.adapter_floor_bytes = adapters;
   loop.reserve_part = kReservePart;

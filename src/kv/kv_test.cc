@@ -469,6 +469,27 @@ uint64_t content(const KvKey& key, const std::vector<TokenId>& tokens, int block
   return hash;
 }
 
+// In half of the runs by density, in half of these with adapters that are not in memory.
+void evict_alike(Cache& cache, NaiveCache& naive, const std::vector<KvKey>& keys, uint64_t seed) {
+  naive.eviction = seed % 2 == 0 ? KvEviction::kDensity : KvEviction::kLru;
+  naive.row_s = 0.001;
+  if (seed % 4 == 0) naive.load_s = {{*keys[1].at(0), 0.03}, {*keys[3].at(0), 0.001}};
+  const auto load_s = [&naive](const KvIdentity& identity) {
+    const auto found = naive.load_s.find(*identity);
+    return found == naive.load_s.end() ? 0 : found->second;
+  };
+  cache->evict_by(naive.eviction, [&naive, load_s] { return KvWorth{.row_s = naive.row_s, .load_s = load_s}; });
+}
+
+struct Live {
+  KvLease lease;
+  size_t key = 0;
+  std::vector<TokenId> tokens;
+  int computed = 0;
+  int shared = 0;
+  int blocks = 0;
+};
+
 TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
   constexpr int32_t kCapacity = 40;
   int shrunk = 0, grown = 0;
@@ -480,22 +501,7 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
     naive.total = 24;
     const std::vector<KvKey> keys = {cache.key({}), cache.key({part(1, 1)}), cache.key({part(1, 1, 20)}),
                                      cache.key({part(1, 0.5f)})};
-    naive.eviction = seed % 2 == 0 ? KvEviction::kDensity : KvEviction::kLru;
-    naive.row_s = 0.001;
-    if (seed % 4 == 0) naive.load_s = {{*keys[1].at(0), 0.03}, {*keys[3].at(0), 0.001}};
-    const auto load_s = [&](const KvIdentity& identity) {
-      const auto found = naive.load_s.find(*identity);
-      return found == naive.load_s.end() ? 0 : found->second;
-    };
-    cache->evict_by(naive.eviction, [&] { return KvWorth{.row_s = naive.row_s, .load_s = load_s}; });
-    struct Live {
-      KvLease lease;
-      size_t key = 0;
-      std::vector<TokenId> tokens;
-      int computed = 0;
-      int shared = 0;
-      int blocks = 0;
-    };
+    evict_alike(cache, naive, keys, seed);
     std::vector<std::unique_ptr<Live>> live;
     for (int step = 0; step < 600; ++step) {
       const auto choice = random.below(10);

@@ -194,79 +194,95 @@ TEST(Admission, TheFirstOfAQueueThatIsLateIsAskedBeforeAllOthers) {
 }
 
 // A server whose slots and KV are short before any quota is, and more small requests than
-// it can do, always: whoever waits in any queue waits no longer than the bound of rule 6.
-TEST(Admission, WhateverIsShortNobodyWaitsLongerThanTheBound) {
+// it can do, always.
+struct ShortServer {
   struct Running {
     Waiting waiting;
     int64_t kv = 0, end_ns = 0;
   };
-  double closest = 0;  // of all waits to their bounds
+  Prng random;
+  Admission admission;
+  std::vector<AdmissionRooms::Queue> queues;
+  int64_t longest_ns = 0, kv_left = 0, spare = 0, now_ns = 0;
+  size_t slots = 0;
+  std::map<uint64_t, Waiting> waiting;
+  std::map<uint64_t, int64_t> bound_ns;  // rule 6
+  std::vector<Running> running;
+  uint64_t order = 0;
+  int64_t begun_large = 0;
+
+  explicit ShortServer(uint64_t seed) : random(seed), queues(2 + random.below(3)) {
+    longest_ns = 5 + below(30);
+    slots = 1 + random.below(6);
+    kv_left = 40 + below(200);
+    for (auto& queue : queues) {
+      queue.quota = 40 + below(1000);
+      queue.wanted_ns = 20 + below(100);
+      spare += queue.quota;
+    }
+  }
+  int64_t below(int64_t limit) { return static_cast<int64_t>(random.below(static_cast<uint64_t>(limit))); }
+  int32_t large() const { return static_cast<int32_t>(queues.size()) - 1; }
+  AdmissionRooms::Queue& queue_of(const Waiting& one) { return queues[static_cast<size_t>(one.queue)]; }
+  void arrive(int32_t queue) {
+    Waiting one = request(++order, queue, 1 + below(queue == 0 ? 4 : 40));
+    one.since_ns = now_ns;
+    admission.arrive(one);
+    waiting[order] = one;
+    bound_ns[order] = static_cast<int64_t>(admission.size(queue)) * (queue_of(one).wanted_ns + 6 * longest_ns);
+  }
+  void end_some() {
+    for (const Running& one : running) {
+      if (one.end_ns > now_ns) continue;
+      kv_left += one.kv;
+      spare += one.waiting.tokens;
+      queue_of(one.waiting).taken -= one.waiting.tokens;
+    }
+    std::erase_if(running, [&](const Running& one) { return one.end_ns <= now_ns; });
+  }
+  void plan() {
+    admission.begin({.queues = queues, .spare = spare, .now_ns = now_ns});
+    while (const auto next = admission.next()) {
+      const Waiting one = waiting.at(next->value);
+      if (running.size() == slots || one.tokens > kv_left) {
+        admission.refused(running.size() == slots ? Lack::kSlots : Lack::kMemory);
+        continue;
+      }
+      admission.leave(one);
+      waiting.erase(next->value);
+      kv_left -= one.tokens;
+      spare -= one.tokens;
+      queue_of(one).taken += one.tokens;
+      running.push_back({one, one.tokens, now_ns + 1 + below(longest_ns)});
+      begun_large += one.queue == large() ? 1 : 0;
+    }
+  }
+  void step() {
+    ++now_ns;
+    end_some();
+    while (admission.size(0) < 80) arrive(0);
+    for (int32_t queue = 1; queue <= large(); ++queue)
+      if (admission.size(queue) < 3 && random.below(20) == 0) arrive(queue);
+    plan();
+  }
+};
+
+TEST(Admission, WhateverIsShortNobodyWaitsLongerThanTheBound) {
+  double closest = 0;  // of all waits of the largest to their bounds
   int64_t begun_large = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Prng random(seed);
-    Admission admission;
-    std::vector<AdmissionRooms::Queue> queues(2 + random.below(3));
-    const auto last = static_cast<int32_t>(queues.size()) - 1;
-    const int64_t longest_ns = 5 + static_cast<int64_t>(random.below(30));
-    const size_t slots = 1 + random.below(6);
-    const int64_t kv_total = 40 + static_cast<int64_t>(random.below(200));
-    int64_t total = 0;
-    for (auto& queue : queues) {
-      queue.quota = 40 + static_cast<int64_t>(random.below(1000));
-      queue.wanted_ns = 20 + static_cast<int64_t>(random.below(100));
-      total += queue.quota;
-    }
-    std::map<uint64_t, Waiting> waiting;
-    std::map<uint64_t, int64_t> bound_ns;
-    std::vector<Running> running;
-    uint64_t order = 0;
-    int64_t kv_used = 0, spare = total;
-    const auto arrive = [&](int32_t queue, int64_t now_ns) {
-      Waiting one = request(++order, queue, 1 + static_cast<int64_t>(random.below(queue == 0 ? 4 : 40)));
-      one.since_ns = now_ns;
-      admission.arrive(one);
-      waiting[order] = one;
-      const auto before = static_cast<int64_t>(admission.size(queue));
-      bound_ns[order] = before * (queues[static_cast<size_t>(queue)].wanted_ns + 6 * longest_ns);
-    };
-    for (int64_t now_ns = 1; now_ns <= 3000; ++now_ns) {
-      for (size_t i = 0; i < running.size();) {
-        if (running[i].end_ns > now_ns) {
-          ++i;
-          continue;
-        }
-        kv_used -= running[i].kv;
-        spare += running[i].waiting.tokens;
-        queues[static_cast<size_t>(running[i].waiting.queue)].taken -= running[i].waiting.tokens;
-        running.erase(running.begin() + static_cast<int64_t>(i));
-      }
-      while (admission.size(0) < 80) arrive(0, now_ns);
-      for (int32_t queue = 1; queue <= last; ++queue)
-        if (admission.size(queue) < 3 && random.below(20) == 0) arrive(queue, now_ns);
-      admission.begin({.queues = queues, .spare = spare, .now_ns = now_ns});
-      while (const auto next = admission.next()) {
-        const Waiting one = waiting.at(next->value);
-        const int64_t kv = std::min<int64_t>(one.tokens, kv_total);
-        if (running.size() == slots || kv_used + kv > kv_total) {
-          admission.refused(running.size() == slots ? Lack::kSlots : Lack::kMemory);
-          continue;
-        }
-        admission.leave(one);
-        waiting.erase(next->value);
-        kv_used += kv;
-        spare -= one.tokens;
-        queues[static_cast<size_t>(one.queue)].taken += one.tokens;
-        running.push_back(
-            {one, kv, now_ns + 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(longest_ns)))});
-        begun_large += one.queue == last ? 1 : 0;
-      }
-      for (const auto& [id, one] : waiting) {
-        const double part = static_cast<double>(now_ns - one.since_ns) / static_cast<double>(bound_ns.at(id));
+    ShortServer server(seed);
+    for (int step = 0; step < 3000; ++step) {
+      server.step();
+      for (const auto& [id, one] : server.waiting) {
+        const double part =
+            static_cast<double>(server.now_ns - one.since_ns) / static_cast<double>(server.bound_ns.at(id));
         ASSERT_LE(part, 1) << "queue " << one.queue;
-        if (one.queue == last) closest = std::max(closest, part);
+        if (one.queue == server.large()) closest = std::max(closest, part);
       }
     }
+    begun_large += server.begun_large;
   }
   EXPECT_GT(begun_large, 600);
   EXPECT_GT(closest, 0.1) << "the bound says something";
