@@ -81,7 +81,7 @@ TEST_F(LoadTest, Int8PartsOfFusedProjections) {
 // No more than the pieces of a file is held beside the adapter, whose bytes are those
 // that are granted.
 TEST_F(LoadTest, Int8FactorsAreMadePieceByPiece) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(LORALEI_THREAD_SANITIZER) || defined(LORALEI_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the sanitizer keeps memory that was freed";
 #endif
   base.config.vocab = 300'000;

@@ -69,7 +69,7 @@ struct LoopParts : EngineContext {
   std::unique_ptr<KvCache> kv;
   int64_t kv_block_bytes = 0;  // of one block, wherever its bytes are
   KvEviction kv_eviction = KvEviction::kLru;
-  bool joint_kv = false;       // KvRoomParts, and the next two
+  bool joint_kv = false;  // KvRoomParts, and the next two
   int64_t adapter_floor_bytes = 0;
   int32_t reserve_part = 0;
   std::shared_ptr<ByteBudget> requests;  // their memory; null: all there is

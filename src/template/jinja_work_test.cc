@@ -243,13 +243,13 @@ TEST(JinjaWork, EveryOperationPaysForWhatItTouches) {
 }
 
 // A nanosecond's worth is about the same everywhere: what costs a unit here takes no
-// twenty times of what it takes there. Texts of one byte again and again are the worst
+// fifty times of what it takes there, on a machine that has other things to do as well. Texts of one byte again and again are the worst
 // for what searches.
 TEST(JinjaWork, AUnitTakesAboutTheSameTimeEverywhere) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(LORALEI_THREAD_SANITIZER) || defined(LORALEI_ADDRESS_SANITIZER)
   GTEST_SKIP() << "a sanitizer makes some operations dear and others not";
 #endif
-  constexpr double kTimesMost = 20;
+  constexpr double kTimesMost = 50;
   JinjaRenderLimits limits;
   limits.max_work = int64_t{1} << 40;
   limits.max_held_bytes = int64_t{1} << 40;

@@ -382,7 +382,7 @@ std::vector<Setting> settings() {
     for (size_t subject = 0; subject < subjects().size(); ++subject) {
       if (tiles_only && table != available_op_tables().back() && !subjects()[subject].quantised) continue;
       for (const int threads : {1, 3}) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(LORALEI_THREAD_SANITIZER)
         // Races need threads, and ten times the time is spent here: the best kernels
         // on three threads.
         if (threads == 1 || table != available_op_tables().back()) continue;

@@ -763,7 +763,7 @@ TEST_F(StreamedEngine, ABudgetThatNeedsAPackedFileThatIsGoneStays) {
 // What the forecast accepts starts, with large steps, too: everything a step needs has
 // its bytes before the weights.
 TEST_F(StreamedEngine, ABudgetThatIsForecastToStreamStarts) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(LORALEI_THREAD_SANITIZER) || defined(LORALEI_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the sanitizer's own memory grows between a forecast and a start, and is part of the process's share";
 #endif
   options_.engine.step_tokens = 16384;
