@@ -74,14 +74,14 @@ if [ ! -d "$work/adapters" ]; then
   for rank in 8 16 32 64 128; do
     "$loralei" bench generate --shape "$shape" --quant "$quant" --rank "$rank" --adapters "$each" --cache-dir "$work/cache" >"$work/paths"
     while read -r folder; do
-      ln -s "$folder" "$work/adapters/$(printf 'a%03d' "$index")"
+      cp -rl "$folder" "$work/adapters/$(printf 'a%03d' "$index")"
       index=$((index + 1))
     done < <(tail -n +2 "$work/paths")
   done
   head -1 "$work/paths" >"$work/model"
 fi
 model=$(cat "$work/model")
-adapter_bytes=$(du -Lsb "$work/adapters" | awk -v part="$part" '{printf "%d", $1 * part}')
+adapter_bytes=$(du -sb "$work/adapters" | awk -v part="$part" '{printf "%d", $1 * part}')
 budget=$(($(stat -Lc %s "$model") + adapter_bytes + kv + 600000000))
 
 # A server of SETTING; sets `server` and `url`.
@@ -121,8 +121,9 @@ make_workload() {  # ARRIVALS SEED FILE OPTIONS...
 
 make_workload poisson:100000 1 "$work/burst.jsonl" --count "$burst"
 replay "${settings[0]}" "$work/burst.jsonl"
+[ "$(value trace.all.failed)" = 0 ] || { cat "$work/trace.log" >&2; exit 1; }
 capacity=$(value trace.requests_per_s)
-echo "capacity of \`${settings[0]}\`: $(printf '%.2f' "$capacity") requests/s; adapters $((adapter_bytes / 1000000)) MB of $(du -Lsm "$work/adapters" | cut -f1), KV $((kv / 1000000)) MB"
+echo "capacity of \`${settings[0]}\`: $(printf '%.2f' "$capacity") requests/s; adapters $((adapter_bytes / 1000000)) MB of $(du -sm "$work/adapters" | cut -f1), KV $((kv / 1000000)) MB"
 : >"$work/figures"
 for load in $loads; do
   rate=$(awk -v c="$capacity" -v l="$load" 'BEGIN {printf "%.4f", c * l}')

@@ -4,7 +4,7 @@
 # few prefixes and many adapters, and both in turn. Mean and P99 time to the first token, medians of the seeds.
 #
 #   tools/memory_sharing.sh --profile FILE [--loralei BIN] [--seconds S] [--seeds N] [--memory BYTES] [--rate R]
-#     [--documents N] [--adapters N] [--rank R] [-- "OPTIONS OF simulate" ...]
+#     [--documents N] [--adapters N] [--rank R] [--lengths IN:OUT] [-- "OPTIONS OF simulate" ...]
 set -euo pipefail
 
 loralei=build/loralei
@@ -16,6 +16,7 @@ rate=0.3
 documents=120
 adapters=28
 rank=64
+lengths=30:10
 settings=("--memory-sharing fixed --adapter-cache lru" "--memory-sharing fixed --adapter-cache density"
   "--memory-sharing joint --adapter-cache lru" "--memory-sharing joint --adapter-cache density")
 while [ $# -gt 0 ]; do
@@ -29,6 +30,7 @@ while [ $# -gt 0 ]; do
     --documents) documents=$2; shift 2 ;;
     --adapters) adapters=$2; shift 2 ;;
     --rank) rank=$2; shift 2 ;;
+    --lengths) lengths=$2; shift 2 ;;
     --) shift; settings=("$@"); break ;;
     *) sed -n '3,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
@@ -38,7 +40,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 phase() {  # DOCUMENTS ADAPTERS SEED
-  "$loralei" workload --arrivals "poisson:$rate" --lengths fixed:30:10 --adapters "uniform:$2:$rank" \
+  "$loralei" workload --arrivals "poisson:$rate" --lengths "fixed:$lengths" --adapters "uniform:$2:$rank" \
     --prefixes "documents:$1:200:0.5" --seconds "$seconds" --seed "$3"
 }
 # One behind the other, four times in turn.
@@ -68,7 +70,7 @@ for workload in prefixes adapters "in turn"; do
         adapters) phase 2 "$adapters" "$seed" >"$file" ;;
         *) in_turn "$seed" >"$file" ;;
       esac
-      "$loralei" simulate --profile "$profile" --workload "$file" --max-model-len 512 "${words[@]}" 2>/dev/null |
+      "$loralei" simulate --profile "$profile" --workload "$file" --max-model-len 1024 "${words[@]}" 2>/dev/null |
         awk '$1 == "simulate.all.first_token.mean_ms" {mean = $2} $1 == "simulate.all.first_token.p99_ms" {p99 = $2}
              END {print mean, p99}'
     done >"$work/figures"

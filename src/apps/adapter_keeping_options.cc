@@ -33,7 +33,7 @@ void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, con
           "(the same, equally weighted), density (whose memory saves the least time of loading), or none (all leave at "
           "once, but for pinned ones)")
       ->check(CLI::IsMember(names))
-      ->default_str("lru")
+      ->default_str("density")
       ->group(group);
   command
       .add_option_function<std::vector<double>>(

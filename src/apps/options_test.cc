@@ -55,6 +55,8 @@ TEST(Options, WhatComesToMemoryAheadIsChosenByName) {
     return finish_engine_options(*parse(std::move(words)))->engine.adapter_keeping;
   };
   EXPECT_EQ(keeping({}).prefetch, AdapterPrefetch::kQueue);
+  EXPECT_EQ(keeping({}).policy, KeepPolicy::kDensity);
+  EXPECT_EQ(keeping({"--adapter-cache", "lru"}).policy, KeepPolicy::kLru);
   EXPECT_EQ(keeping({"--adapter-prefetch", "histogram"}).prefetch, AdapterPrefetch::kHistogram);
   const AdapterKeeping both = keeping({"--adapter-prefetch", "histogram", "--adapter-cache", "density"});
   EXPECT_EQ(both.prefetch, AdapterPrefetch::kHistogram);

@@ -265,9 +265,9 @@ enum class AdapterPrefetch : uint8_t {
 // Adapters that nobody uses and nobody waits with, where steps read them (a device's
 // memory, else the host's). Texts are the same either way. Pinned ones stay.
 struct AdapterKeeping {
-  bool keeps = true;                     // until others need their room; false: they leave at once
-  KeepPolicy policy = KeepPolicy::kLru;  // who leaves first then
-  KeepWeights weights;                   // of kChameleon
+  bool keeps = true;                         // until others need their room; false: they leave at once
+  KeepPolicy policy = KeepPolicy::kDensity;  // who leaves first then
+  KeepWeights weights;                       // of kChameleon
   AdapterPrefetch prefetch = AdapterPrefetch::kQueue;
 
   static AdapterKeeping none() { return {.keeps = false}; }
