@@ -243,8 +243,8 @@ TEST(JinjaWork, EveryOperationPaysForWhatItTouches) {
 }
 
 // A nanosecond's worth is about the same everywhere: what costs a unit here takes no
-// fifty times of what it takes there, on a machine that has other things to do as well. Texts of one byte again and again are the worst
-// for what searches.
+// fifty times of what it takes there, on a machine that has other things to do as well.
+// Texts of one byte again and again are the worst for what searches.
 TEST(JinjaWork, AUnitTakesAboutTheSameTimeEverywhere) {
 #if defined(LORALEI_THREAD_SANITIZER) || defined(LORALEI_ADDRESS_SANITIZER)
   GTEST_SKIP() << "a sanitizer makes some operations dear and others not";
