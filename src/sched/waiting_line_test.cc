@@ -75,7 +75,7 @@ TEST(WaitingLine, NobodyIsPassedOnceItHasWaitedItsWantedTime) {
 TEST(WaitingLine, WithRandomDeadlinesNobodyStarves) {
   constexpr int64_t kServiceNs = 10;
   int64_t passes = 0, refused = 0;
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
     Admission admission;
@@ -110,7 +110,7 @@ TEST(WaitingLine, WithRandomDeadlinesNobodyStarves) {
       admission.leave(*found);
       waiting.erase(found);
       before.erase(before.begin() + index);
-      admission.check();
+      if (now_ns % (16 * kServiceNs) == 0) admission.check();
     }
   }
   EXPECT_GT(passes, 1000);

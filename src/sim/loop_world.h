@@ -33,9 +33,9 @@ struct WorldOptions {
   int32_t max_sequences = 8;
   int32_t step_tokens = 32;
   int64_t adapter_bytes = 1 << 20;  // that adapters may have
+  KvEviction kv_eviction = KvEviction::kLru;
   // KV and adapters share `memory_bytes`: the blocks are a floor then, as
   // adapter_floor_bytes are, and there may be blocks_max of them.
-  KvEviction kv_eviction = KvEviction::kLru;
   bool joint = false;
   int64_t memory_bytes = 64 << 20;
   int64_t adapter_floor_bytes = 0;

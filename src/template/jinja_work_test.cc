@@ -243,23 +243,34 @@ TEST(JinjaWork, EveryOperationPaysForWhatItTouches) {
 }
 
 // A nanosecond's worth is about the same everywhere: what costs a unit here takes no
-// fifty times of what it takes there, on a machine that has other things to do as well.
-// Texts of one byte again and again are the worst for what searches.
+// twenty times of what it takes there. Texts of one byte again and again are the worst
+// for what searches. What seems too dear is measured again beside the measure, since the
+// machine may have had other things to do.
 TEST(JinjaWork, AUnitTakesAboutTheSameTimeEverywhere) {
 #if defined(LORALEI_THREAD_SANITIZER) || defined(LORALEI_ADDRESS_SANITIZER)
   GTEST_SKIP() << "a sanitizer makes some operations dear and others not";
 #endif
-  constexpr double kTimesMost = 50;
+  constexpr double kTimesMost = 20;
+  constexpr int kLooksMost = 4;
   JinjaRenderLimits limits;
   limits.max_work = int64_t{1} << 40;
   limits.max_held_bytes = int64_t{1} << 40;
   for (const char* unit : {"a", " ", "ab- <", "a\n", "\xC3\x9F"}) {
     const JinjaValue context = long_values(1 << 16, unit);
     // The measure is an honest loop over values.
-    const Cost measure = cost_of("{% for row in rows %}{{ row.a }}{% endfor %}", context, limits, 5);
-    const double unit_ns = measure.ns / static_cast<double>(measure.work);
+    const auto measured_ns = [&] {
+      const Cost measure = cost_of("{% for row in rows %}{{ row.a }}{% endfor %}", context, limits, 5);
+      return measure.ns / static_cast<double>(measure.work);
+    };
+    double unit_ns = measured_ns();
     for (const Case& one : all_cases()) {
-      const Cost cost = cost_of("{{ " + one.source + " }}", context, limits, 3);
+      const auto look = [&] { return cost_of("{{ " + one.source + " }}", context, limits, 3); };
+      Cost cost = look();
+      for (int looks = 1; looks < kLooksMost && cost.ns > kTimesMost * unit_ns * static_cast<double>(cost.work);
+           ++looks) {
+        unit_ns = measured_ns();
+        cost = look();
+      }
       if (cost.ns < 5e5) continue;  // too short to be told from noise
       EXPECT_LT(cost.ns / static_cast<double>(cost.work), kTimesMost * unit_ns)
           << one.name << " on '" << unit << "': " << cost.ns / 1e6 << " ms, work " << cost.work
