@@ -30,8 +30,8 @@ void count_freed(int64_t bytes) {
 
 #if defined(LORALEI_THREAD_SANITIZER)
 
-// Clang's thread sanitizer lets nobody else have operator new; it tells what malloc gives,
-// and takes.
+// Clang's thread sanitizer lets nobody else have operator new; it tells what malloc
+// gives, and takes.
 namespace {
 
 const bool hooks_installed = __sanitizer_install_malloc_and_free_hooks(
