@@ -94,6 +94,7 @@ void AdapterLoads::pump() {
   turn_ = active_;
   int64_t spare = INT64_MAX;  // what the loads that found no room leave to those behind them
   for (AdapterEntry* entry : turn_) {
+    if (is_begun(*entry)) continue;  // also one that was asked for when it began, and is ahead again
     if (!has_turn(*entry)) return;
     if (is_ahead(*entry)) {
       advance_ahead(*entry);
@@ -113,8 +114,7 @@ void AdapterLoads::pump() {
 // Nobody waits any more for what was not begun yet; or it was to be loaded ahead, and
 // now there are others.
 bool AdapterLoads::is_given_up(const AdapterEntry& entry) const {
-  const bool begun = entry.stage == AdapterStage::kStamping || entry.stage == AdapterStage::kReading;
-  return !begun && entry.order() == UINT64_MAX && (!entry.ahead || active_.size() > 1);
+  return !is_begun(entry) && entry.order() == UINT64_MAX && (!entry.ahead || active_.size() > 1);
 }
 
 bool AdapterLoads::has_turn(const AdapterEntry& entry) const {

@@ -118,6 +118,7 @@ class AdapterLoads {
   void finish(AdapterEntry& entry);
   void settle(AdapterEntry& entry);
   bool is_given_up(const AdapterEntry& entry) const;
+  static bool is_begun(const AdapterEntry& entry) { return entry.job != 0; }
   static bool is_ahead(const AdapterEntry& entry) { return entry.ahead && entry.order() == UINT64_MAX; }
   bool has_turn(const AdapterEntry& entry) const;
   void advance_ahead(AdapterEntry& entry);

@@ -194,6 +194,31 @@ TEST(RegistryForesight, WhoeverComesMeanwhileHasTheLoadThatIsUnderWay) {
   EXPECT_EQ(world.registry->counters().loads_ahead_used, 1u);
 }
 
+TEST(RegistryForesight, WhoeverCameMeanwhileAndLeftLeavesTheLoadUnderWay) {
+  for (const bool before_it_is_looked_at : {true, false}) {
+    ForesightWorld world;
+    world.until_often_is_expected();
+    const std::vector<AdapterSourceId> often = {source_of("often")};
+    const auto round = [&](bool wants) {
+      world.registry->begin_round();
+      if (wants) world.registry->want({often, {}}, 100);
+      world.registry->pump();
+      world.registry->check();
+    };
+    world.foresee();
+    if (!before_it_is_looked_at) ASSERT_TRUE(world.finish_one());
+    round(true);  // it is no load ahead any more
+    if (before_it_is_looked_at) ASSERT_TRUE(world.finish_one());
+    round(true);
+    round(false);  // and now it is one again
+    ASSERT_EQ(world.jobs.size(), 1u);
+    EXPECT_TRUE(world.jobs.front().read);
+    ASSERT_TRUE(world.finish_one());
+    EXPECT_TRUE(world.in_memory("often"));
+    EXPECT_FALSE(world.registry->loading());
+  }
+}
+
 TEST(RegistryForesight, WhatHasFailedOrIsGoneIsNotTriedAhead) {
   ForesightWorld gone;
   gone.until_often_is_expected();

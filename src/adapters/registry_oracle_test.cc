@@ -271,7 +271,11 @@ struct NaiveRegistry {
     while (free_bytes() < bytes) {
       const Version* victim = nullptr;
       for (const Version& version : versions)
-        if (may_go(version) && (victim == nullptr || leaves_before(version, *victim))) victim = &version;
+        if (may_go(version) && !version.owner->pinned && (victim == nullptr || place_of(version) < place_of(*victim)))
+          victim = &version;
+      // A pinned one that is to be replaced is held against the first of the others.
+      const Version* const own = name.pinned ? name.version : nullptr;
+      if (own != nullptr && may_go(*own) && (victim == nullptr || leaves_before(*own, *victim))) victim = own;
       if (victim == nullptr) return std::nullopt;  // the cap fell below what is held
       victim->owner->version = nullptr;
       drop(victim);
@@ -297,9 +301,7 @@ struct NaiveRegistry {
         std::find_if(leaving.begin(), leaving.end(), [&](const CacheItem& item) { return item.id == version.id; });
     return static_cast<size_t>(found - leaving.begin());
   }
-  // A pinned one is not among those that leave, but may for what replaces it.
   bool leaves_before(const Version& a, const Version& b) const {
-    if (place_of(a) < leaving.size() && place_of(b) < leaving.size()) return place_of(a) < place_of(b);
     std::array<CacheItem, 2> both{item_of(a), item_of(b)};
     options.keep.sort(both);
     return both.front().id == a.id;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // For tests: what this thread allocates between two calls (allocation_counter.cc replaces
-// operator new in the programs it is linked into). What other threads free of it, or it
-// of theirs, goes into live_bytes all the same.
+// operator new in the programs it is linked into; under the thread sanitizer it counts
+// malloc). What other threads free of it, or it of theirs, goes into live_bytes all the
+// same.
 #pragma once
 
 #include <cstdint>

@@ -110,7 +110,10 @@ TEST(JointMemory, TextsAreTheSameWhileKvAndAdaptersTrade) {
     const int64_t most_kv = ask_all();
     ASSERT_FALSE(HasFailure());
     if (room == 100 * kBlockBytes) break;  // who has what by now is for their worth to say
-    EXPECT_GT(most_kv, two_sequences * 4) << "prefixes fill what nobody has";
+    // A large process leaves much of its budget free, and adapters have a floor in that.
+    const int64_t beside_adapters = room - driver.stats().adapter_floor_bytes;
+    EXPECT_GT(beside_adapters, two_sequences * 3);
+    EXPECT_GE(most_kv, beside_adapters - kBlockBytes) << "prefixes fill what nobody has";
     EXPECT_GT(driver.stats().given.kv_to_adapters, 0);
   }
 }

@@ -21,7 +21,7 @@ std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0};
 thread_local bool is_consumer = false;
 
-void* counted(size_t bytes, size_t alignment) {
+[[maybe_unused]] void* counted(size_t bytes, size_t alignment) {
   if (counting.load(std::memory_order_relaxed) && !is_consumer) allocations.fetch_add(1, std::memory_order_relaxed);
   void* const memory = alignment == 0 ? std::malloc(bytes)
                                       : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
@@ -30,6 +30,7 @@ void* counted(size_t bytes, size_t alignment) {
 }
 }  // namespace
 
+#if !defined(LORALEI_THREAD_SANITIZER)  // clang's lets nobody else have it
 void* operator new(size_t bytes) { return counted(bytes == 0 ? 1 : bytes, 0); }
 // Sanitizers bring one of their own, whose memory std::free would not take.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes == 0 ? 1 : bytes, 0); }
@@ -40,6 +41,7 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+#endif
 
 namespace loralei {
 namespace {
@@ -82,6 +84,9 @@ int least_tokens(EngineDriver& driver, uint64_t first) {
 class SteadyState : public testing::TestWithParam<Subject> {};
 
 TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
+#if defined(LORALEI_THREAD_SANITIZER)
+  GTEST_SKIP() << "the thread sanitizer has operator new for itself; every other build counts";
+#endif
   is_consumer = true;
   EngineHostOptions options;
   options.model_path = kGolden + "models/" + GetParam().model;

@@ -21,7 +21,7 @@ namespace loralei::test {
 namespace {
 
 const std::string kModels = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/models/";
-#if defined(LORALEI_THREAD_SANITIZER)
+#if defined(LORALEI_THREAD_SANITIZER) || defined(LORALEI_ADDRESS_SANITIZER)
 constexpr int kTokens = 8, kDraws = 1;  // the reference is slow, and slower by twenty times here
 #else
 constexpr int kTokens = 40, kDraws = 5;
