@@ -369,7 +369,7 @@ CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction) {
                   "save the least time of computing prompts)")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, KvEviction>{{"lru", KvEviction::kLru}, {"density", KvEviction::kDensity}}))
-      ->default_str("lru");
+      ->default_str("density");
 }
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy) {
   return command
@@ -424,6 +424,14 @@ std::string default_cache_dir() {
   return env_string("HOME").value_or(".") + "/.cache/loralei";
 }
 
+// A limit that no request states is all that the model allows.
+void note_limits_as_lengths(const SchedulingOptions& scheduling, std::vector<std::string>& notes) {
+  if (scheduling.policy != SchedulePolicy::kWrs || scheduling.prediction != LengthPrediction::kMaxTokens) return;
+  notes.push_back(
+      "--predict-length max-tokens takes requests without max_tokens for as long as --max-model-len allows, and few of "
+      "those fill the queues of --schedule-policy wrs; where clients state no limits, choose history or learned.");
+}
+
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   EngineHostOptions options = flags.host;
   options.isa = env_string("LORALEI_ISA").value_or("");
@@ -450,6 +458,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   }
   if (flags.gpu.enforce_eager && !options.device)
     options.notes.push_back("--enforce-eager says nothing here: the cores compute, and nothing is recorded for them.");
+  note_limits_as_lengths(options.engine.scheduling, options.notes);
   TRY_ASSIGN(options.stream_shrink, parse_stream_shrink(flags.stream_shrink));
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));

@@ -64,6 +64,19 @@ TEST(Options, WhatComesToMemoryAheadIsChosenByName) {
   EXPECT_EQ(refusal({"--adapter-prefetch", "crystal-ball"}), "refused by the parser");
 }
 
+TEST(Options, APrefixLeavesByWhatItSavesUnlessSaid) {
+  EXPECT_EQ(finish_engine_options(*parse({}))->engine.kv_eviction, KvEviction::kDensity);
+  EXPECT_EQ(finish_engine_options(*parse({"--kv-eviction", "lru"}))->engine.kv_eviction, KvEviction::kLru);
+  EXPECT_EQ(refusal({"--kv-eviction", "youngest"}), "refused by the parser");
+}
+
+TEST(Options, LimitsThatNobodyStatesAreNoLengthsForQueues) {
+  EXPECT_EQ(finish_engine_options(*parse({"--schedule-policy", "wrs", "--predict-length", "max-tokens"}))->notes.size(),
+            1u);
+  EXPECT_TRUE(finish_engine_options(*parse({"--schedule-policy", "wrs"}))->notes.empty());
+  EXPECT_TRUE(finish_engine_options(*parse({"--predict-length", "max-tokens"}))->notes.empty());
+}
+
 TEST(Options, ShrinkingIsDecidedByTheMachineUnlessSaid) {
   EXPECT_EQ(finish_engine_options(*parse({}))->stream_shrink, StreamShrink::kAuto);
   EXPECT_EQ(finish_engine_options(*parse({"--stream-shrink", "on"}))->stream_shrink, StreamShrink::kOn);

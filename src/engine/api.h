@@ -292,7 +292,7 @@ struct EngineOptions {
   // the weights.
   int64_t kv_cache_bytes = 0;
   MemorySharing memory_sharing = MemorySharing::kFixed;  // of what is not stated
-  KvEviction kv_eviction = KvEviction::kLru;
+  KvEviction kv_eviction = KvEviction::kDensity;
   AdapterKeeping adapter_keeping;
   SchedulingOptions scheduling;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left

@@ -14,10 +14,11 @@ uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
+size_t buckets_for(int32_t blocks) { return std::bit_ceil(static_cast<size_t>(blocks) * 2); }
+
 }  // namespace
 
-RadixTree::RadixTree(int32_t blocks)
-    : nodes_(static_cast<size_t>(blocks)), buckets_(std::bit_ceil(static_cast<size_t>(blocks) * 2), kNoNode) {}
+RadixTree::RadixTree(int32_t blocks) : nodes_(static_cast<size_t>(blocks)), buckets_(buckets_for(blocks), kNoNode) {}
 
 size_t RadixTree::bucket_of(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const {
   uint64_t hash = mix(static_cast<uint64_t>(parent + 1), reinterpret_cast<uintptr_t>(identity.get()));
@@ -123,27 +124,37 @@ void RadixTree::evict(int32_t block) {
 
 void RadixTree::resize(int32_t blocks, std::span<const int32_t> names) {
   CHECK(names.size() == nodes_.size());
-  const auto rename = [&](int32_t& node) {
+  const size_t buckets = buckets_for(blocks);
+  if (blocks < std::ssize(nodes_)) {
+    rename(blocks, names);
+  } else {
+    nodes_.resize(static_cast<size_t>(blocks));
+    if (buckets == buckets_.size()) return;
+  }
+  buckets_.assign(buckets, kNoNode);
+  for (int32_t node = 0; node < blocks; ++node) {
+    if (contains(node)) enter_bucket(node);
+  }
+}
+
+// A place in the buckets follows from the parent's name: these are out of date afterwards.
+void RadixTree::rename(int32_t blocks, std::span<const int32_t> names) {
+  const auto change = [&](int32_t& node) {
     if (node != kNoNode) node = names[static_cast<size_t>(node)];
   };
   std::vector<Node> nodes(static_cast<size_t>(blocks));
   for (size_t index = 0; index < nodes_.size(); ++index) {
     Node& node = nodes_[index];
     if (!node.in_tree) continue;
-    rename(node.parent);
-    rename(node.older);
-    rename(node.newer);
+    change(node.parent);
+    change(node.older);
+    change(node.newer);
     nodes[static_cast<size_t>(names[index])] = std::move(node);
   }
   nodes_ = std::move(nodes);
   for (List& list : lists_) {
-    rename(list.oldest);
-    rename(list.newest);
-  }
-  // A place in the buckets follows from the parent's name.
-  buckets_.assign(std::bit_ceil(static_cast<size_t>(blocks) * 2), kNoNode);
-  for (int32_t node = 0; node < blocks; ++node) {
-    if (contains(node)) enter_bucket(node);
+    change(list.oldest);
+    change(list.newest);
   }
 }
 

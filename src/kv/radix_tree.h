@@ -57,7 +57,8 @@ class RadixTree {
   uint64_t release_order(int32_t node) const { return nodes_[static_cast<size_t>(node)].release_order; }
   bool is_leaf(int32_t node) const { return nodes_[static_cast<size_t>(node)].children == 0; }
   // Another number of blocks; node i is names[i] from now on, which is below `blocks` for
-  // those in the tree. [blocks before]
+  // those in the tree, and i where these are no fewer. [blocks before] Growing costs what
+  // is added, and now and then a pass over all.
   void resize(int32_t blocks, std::span<const int32_t> names);
 
   int32_t size() const { return size_; }
@@ -96,6 +97,7 @@ class RadixTree {
 
   size_t bucket_of(int32_t parent, const KvIdentity& identity, std::span<const TokenId> tokens) const;
   void enter_bucket(int32_t node);
+  void rename(int32_t blocks, std::span<const int32_t> names);
   void append(int32_t node);
   void unlink(int32_t node);
 
