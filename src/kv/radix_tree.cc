@@ -137,7 +137,7 @@ void RadixTree::resize(int32_t blocks, std::span<const int32_t> names) {
   }
 }
 
-// A place in the buckets follows from the parent's name: these are out of date afterwards.
+// A place in the buckets follows from the parent's name: they are out of date afterwards.
 void RadixTree::rename(int32_t blocks, std::span<const int32_t> names) {
   const auto change = [&](int32_t& node) {
     if (node != kNoNode) node = names[static_cast<size_t>(node)];
