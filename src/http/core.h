@@ -91,6 +91,7 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   std::string busy_answer();
   void refuse(tcp::socket socket);
   awaitable<void> sweep();
+  bool take(tcp::socket socket);  // false: refused
   bool refuse_without_descriptor();
   int stop(int64_t grace_ms);
   int64_t body_cost(size_t body_bytes) const {

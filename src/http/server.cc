@@ -57,16 +57,18 @@ awaitable<void> HttpServer::Core::accept_loop() {
       co_await pause.async_wait(kAwait);
       continue;
     }
-    if (take_place()) {
-      begin(std::move(socket));
-      continue;
-    }
-    refuse(std::move(socket));
+    if (take(std::move(socket))) continue;
     if (farewell->room_at() > steady_clock::now()) {  // others wait in the system's queue meanwhile
       asio::steady_timer pause(acceptor.get_executor(), farewell->room_at());
       co_await pause.async_wait(kAwait);
     }
   }
+}
+
+bool HttpServer::Core::take(tcp::socket socket) {
+  const bool has_place = take_place();
+  has_place ? begin(std::move(socket)) : refuse(std::move(socket));
+  return has_place;
 }
 
 void HttpServer::Core::begin(tcp::socket socket) {
@@ -113,23 +115,29 @@ awaitable<void> HttpServer::Core::sweep() {
   sweeping = false;
 }
 
-// Out of descriptors: the spare one serves to tell so. False where that was not it,
-// or nobody waits.
+// Out of descriptors: the spare one serves to tell so. Whoever came when there were some
+// again is taken. False where that was not it, or nobody waits.
 bool HttpServer::Core::refuse_without_descriptor() {
   if (spare < 0) return false;
   const std::string answer = busy_answer();
   ::close(spare);
   const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd >= 0) {
-    ++connections_refused;
-    (void)::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
-    ::shutdown(fd, SHUT_WR);
-    std::array<char, 4096> discarded;
-    (void)::recv(fd, discarded.data(), discarded.size(), 0);
-    ::close(fd);
-  }
   spare = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  return fd >= 0;
+  if (fd < 0) return false;
+  tcp::socket socket(make_strand());
+  error_code ec;
+  if (spare >= 0 && !socket.assign(acceptor.local_endpoint(ec).protocol(), fd, ec)) {
+    (void)take(std::move(socket));
+    return true;
+  }
+  ++connections_refused;
+  (void)::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+  ::shutdown(fd, SHUT_WR);
+  std::array<char, 4096> discarded;
+  (void)::recv(fd, discarded.data(), discarded.size(), 0);
+  ::close(fd);
+  if (spare < 0) spare = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  return true;
 }
 
 HttpServer::Core::Core(const HttpServerOptions& options, LogSink& log)
@@ -288,11 +296,7 @@ void HttpServer::adopt(int fd) {
     return;
   }
   asio::post(core_->acceptor.get_executor(), [core = core_, socket = std::move(socket)]() mutable {
-    if (core->stopping) return;
-    if (core->take_place())
-      core->begin(std::move(socket));
-    else
-      core->refuse(std::move(socket));
+    if (!core->stopping) (void)core->take(std::move(socket));
   });
 }
 
