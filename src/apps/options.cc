@@ -237,7 +237,9 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
       .add_option("--adapter-memory", flags.adapter_memory,
                   "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
       ->group(group);
-  add_memory_sharing_option(command, flags.host.engine.memory_sharing)->group(group);
+  add_memory_sharing_option(command, flags.memory_sharing)
+      ->default_str("joint with --memory-budget, else fixed")
+      ->group(group);
   add_kv_eviction_option(command, flags.host.engine.kv_eviction)->group(group);
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
   add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
@@ -353,14 +355,13 @@ Connections connections_possible(int64_t wanted, int64_t descriptors) {
               " files open. Raise its hard limit (ulimit -Hn), or give --max-connections or a smaller --max-queued."};
 }
 
-CLI::Option* add_memory_sharing_option(CLI::App& command, MemorySharing& sharing) {
+CLI::Option* add_memory_sharing_option(CLI::App& command, std::optional<MemorySharing>& sharing) {
   return command
       .add_option("--memory-sharing", sharing,
                   "what is left beside weights: fixed (the KV cache and adapters keep the shares that they have at "
                   "start) or joint (those are floors, and whoever saves more time with it has the rest)")
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, MemorySharing>{{"fixed", MemorySharing::kFixed}, {"joint", MemorySharing::kJoint}}))
-      ->default_str("fixed");
+          std::map<std::string, MemorySharing>{{"fixed", MemorySharing::kFixed}, {"joint", MemorySharing::kJoint}}));
 }
 CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction) {
   return command
@@ -443,6 +444,10 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   if (flags.activations == "int8") options.activations = Activations::kInt8;
   if (flags.activations == "f32") options.activations = Activations::kF32;
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
+  // Whoever states a budget means it to be used. Where none is stated, others on the
+  // machine want what prefixes would fill.
+  options.engine.memory_sharing =
+      flags.memory_sharing.value_or(flags.memory_budget.empty() ? MemorySharing::kFixed : MemorySharing::kJoint);
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
   GpuFlags gpu = flags.gpu;

@@ -21,6 +21,7 @@ struct EngineFlags {
   std::string activations = "auto";
   std::string device = "auto";
   std::string kv_dtype;
+  std::optional<MemorySharing> memory_sharing;  // none: by whether a budget is stated
   std::string memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, request_memory;
   std::string residency = "balanced";
   std::string speculate = "auto";
@@ -67,7 +68,7 @@ Status parse_size(const std::string& flag, const std::string& text, int64_t& byt
 Status parse_weight_quant(const std::string& text, std::optional<DType>& quantise);
 // --adapter-cache, --adapter-cache-weights and --adapter-prefetch.
 void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group = {});
-CLI::Option* add_memory_sharing_option(CLI::App& command, MemorySharing& sharing);
+CLI::Option* add_memory_sharing_option(CLI::App& command, std::optional<MemorySharing>& sharing);
 CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction);
 // --schedule-policy, --predict-length and --fairness.
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy);

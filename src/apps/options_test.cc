@@ -64,6 +64,17 @@ TEST(Options, WhatComesToMemoryAheadIsChosenByName) {
   EXPECT_EQ(refusal({"--adapter-prefetch", "crystal-ball"}), "refused by the parser");
 }
 
+TEST(Options, AStatedBudgetIsSharedByWhatItIsWorthUnlessSaid) {
+  const auto sharing = [](std::vector<std::string> words) {
+    return finish_engine_options(*parse(std::move(words)))->engine.memory_sharing;
+  };
+  EXPECT_EQ(sharing({}), MemorySharing::kFixed);
+  EXPECT_EQ(sharing({"--memory-budget", "2GiB"}), MemorySharing::kJoint);
+  EXPECT_EQ(sharing({"--memory-budget", "2GiB", "--memory-sharing", "fixed"}), MemorySharing::kFixed);
+  EXPECT_EQ(sharing({"--memory-sharing", "joint"}), MemorySharing::kJoint);
+  EXPECT_EQ(refusal({"--memory-sharing", "halves"}), "refused by the parser");
+}
+
 TEST(Options, APrefixLeavesByWhatItSavesUnlessSaid) {
   EXPECT_EQ(finish_engine_options(*parse({}))->engine.kv_eviction, KvEviction::kDensity);
   EXPECT_EQ(finish_engine_options(*parse({"--kv-eviction", "lru"}))->engine.kv_eviction, KvEviction::kLru);

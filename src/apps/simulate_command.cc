@@ -17,6 +17,7 @@ struct SimulateFlags {
   std::string profile, workload, memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, json,
       html, predict_length = "history";
   double step_time_ms = 0, slo_first_ms = 0;
+  std::optional<MemorySharing> memory_sharing;
   bool no_prefix_cache = false;
   sim::SimulationOptions options;
 };
@@ -45,6 +46,7 @@ Status finish_options(SimulateFlags& flags) {
   EngineOptions& engine = flags.options.replica.engine;
   engine.prefix_cache = !flags.no_prefix_cache;
   engine.step_time_ns = static_cast<int64_t>(flags.step_time_ms * 1e6);
+  engine.memory_sharing = flags.memory_sharing.value_or(MemorySharing::kFixed);
   TRY(parse_size("--memory-budget", flags.memory_budget, engine.memory_budget_bytes));
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, engine.kv_cache_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, engine.adapter_bytes));
@@ -111,7 +113,7 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--adapter-memory", flags.adapter_memory, "bytes where steps use them (default: the profile's)");
   command.add_option("--memory-budget", flags.memory_budget,
                      "with --memory-sharing joint: bytes for both together (default: their sum)");
-  add_memory_sharing_option(command, engine.memory_sharing);
+  add_memory_sharing_option(command, flags.memory_sharing)->default_str("fixed");
   add_kv_eviction_option(command, engine.kv_eviction);
   command.add_option("--host-adapter-memory", flags.host_adapter_memory,
                      "beside a device: bytes in host memory (default: the profile's)");

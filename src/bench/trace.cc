@@ -5,7 +5,6 @@
 #include <cmath>
 #include <condition_variable>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -15,10 +14,10 @@
 #include "bench/load_plots.h"
 #include "bench/load_rows.h"
 #include "bench/server.h"
+#include "bench/trace_bodies.h"
 #include "http/client.h"
 #include "sys/process.h"
 #include "sys/threads.h"
-#include "workload/prompts.h"
 
 namespace loralei {
 namespace {
@@ -26,46 +25,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kThreadsMost = 4096;
-constexpr const char* kWords =
-    "river stone apple seven north paper silver window green garden yellow engine mountain letter quiet winter table "
-    "bread cloud summer house field light water morning evening road forest bridge island harbour market music";
 
 Error unavailable(std::string sentence) { return Error{ErrorCode::kUnavailable, std::move(sentence)}; }
-
-Result<json> ask(HttpClient& client, const char* method, const char* target, const std::string& body) {
-  TRY_ASSIGN(const HttpResponse response, client.request(method, target, {{"Content-Type", "application/json"}}, body));
-  json answer = json::parse(response.body, nullptr, false);
-  if (response.status != 200 || !answer.is_object()) {
-    return unavailable(std::string("The server answered ") + method + " " + target + " with " +
-                       std::to_string(response.status) + ": " + response.body.substr(0, 200));
-  }
-  return answer;
-}
-
-// The base model's name: of the first one listed that has no parent.
-Result<std::string> base_model(HttpClient& client) {
-  TRY_ASSIGN(const json answer, ask(client, "GET", "/v1/models", ""));
-  const auto list = answer.find("data");
-  if (list != answer.end() && list->is_array()) {
-    for (const json& model : *list) {
-      if (!model.is_object() || !model.contains("id") || !model["id"].is_string()) continue;
-      if (!model.contains("parent") || model["parent"].is_null()) return model["id"].get<std::string>();
-    }
-  }
-  return unavailable("GET /v1/models lists no model.");
-}
-
-Result<std::vector<int32_t>> plain_tokens(HttpClient& client, const std::string& model) {
-  const json body = {{"model", model}, {"prompt", kWords}, {"content", kWords}, {"add_special_tokens", false}};
-  TRY_ASSIGN(const json answer, ask(client, "POST", "/tokenize", body.dump()));
-  std::vector<int32_t> tokens;
-  const auto list = answer.find("tokens");
-  if (list != answer.end() && list->is_array())
-    for (const json& token : *list)
-      if (token.is_number_unsigned()) tokens.push_back(token.get<int32_t>());
-  if (tokens.size() < 8) return unavailable("POST /tokenize names no token ids.");
-  return tokens;
-}
 
 // What an event's usage says of the answer, if it says so.
 std::optional<int32_t> tokens_used(const json& event) {
@@ -76,48 +37,9 @@ std::optional<int32_t> tokens_used(const json& event) {
   return static_cast<int32_t>(std::min<uint64_t>(tokens->get<uint64_t>(), INT32_MAX));
 }
 
-// What a workload's requests look like to this server.
-class Bodies {
- public:
-  Bodies(const TraceBenchOptions& options, std::string model, std::vector<int32_t> tokens)
-      : options_(options), model_(std::move(model)), tokens_(std::move(tokens)) {}
-
-  void learn(const Workload& workload) {
-    for (const WorkloadRequest& request : workload) {
-      if (request.adapter.empty() || names_.count(request.adapter) != 0) continue;
-      const size_t number = names_.size();
-      names_[request.adapter] =
-          options_.adapters.empty() ? request.adapter : options_.adapters[number % options_.adapters.size()];
-    }
-  }
-  std::string of(const WorkloadRequest& request, size_t index) const {
-    json body = {{"model", request.adapter.empty() ? model_ : names_.at(request.adapter)},
-                 {"prompt", prompt(request, index)},
-                 {"max_tokens", request.output_tokens},
-                 {"temperature", 0},
-                 {"stream", true},
-                 {"stream_options", {{"include_usage", true}}}};
-    if (options_.ignore_eos) body["ignore_eos"] = true;
-    return body.dump();
-  }
-
- private:
-  std::vector<int32_t> prompt(const WorkloadRequest& request, size_t index) const {
-    std::vector<int32_t> prompt;
-    for_each_prompt_number(request, index,
-                           [&](uint64_t number) { prompt.push_back(tokens_[number % tokens_.size()]); });
-    return prompt;
-  }
-
-  const TraceBenchOptions& options_;
-  const std::string model_;
-  const std::vector<int32_t> tokens_;
-  std::map<std::string, std::string> names_;  // of the workload to the server's
-};
-
 class OpenLoop {
  public:
-  OpenLoop(const HttpClientOptions& server, const Bodies& bodies, TraceRun& run)
+  OpenLoop(const HttpClientOptions& server, const TraceBodies& bodies, TraceRun& run)
       : server_(server), bodies_(bodies), run_(run) {}
 
   // Sends every request when it is due, and waits for all answers.
@@ -216,7 +138,7 @@ class OpenLoop {
   }
 
   const HttpClientOptions& server_;
-  const Bodies& bodies_;
+  const TraceBodies& bodies_;
   TraceRun& run_;
   const SteadyClock clock_;
   int64_t start_ns_ = 0;
@@ -290,10 +212,7 @@ Result<TraceRun> run_trace(const TraceBenchOptions& options, LogSink& log) {
   TRY_ASSIGN(run.workload, read_workload(options.workload));
   run.served.resize(run.workload.size());
   HttpClient client(server);
-  TRY_ASSIGN(std::string model, base_model(client));
-  TRY_ASSIGN(std::vector<int32_t> tokens, plain_tokens(client, model));
-  Bodies bodies(options, std::move(model), std::move(tokens));
-  bodies.learn(run.workload);
+  TRY_ASSIGN(const TraceBodies bodies, TraceBodies::create(client, run.workload, options));
   log.log(LogLevel::kInfo, std::to_string(run.workload.size()) + " requests in " +
                                seconds_text(run.workload.empty() ? 0 : run.workload.back().at_ns) + " s");
   const auto counted_before = counters_of(metrics_of(server));

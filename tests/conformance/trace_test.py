@@ -25,8 +25,8 @@ def rows(path):
 
 
 @contextlib.contextmanager
-def foreign_server(usage):
-    """Answers as OpenAI's shape has it, with this `usage` in the last event."""
+def foreign_server(usage, adapter_files=None, asked=None):
+    """Answers as OpenAI's shape has it, with this `usage` in the last event; with adapters by number, as llama-server has them."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -39,10 +39,14 @@ def foreign_server(usage):
             self.wfile.write(text.encode())
 
         def do_GET(self):
+            if self.path == "/lora-adapters" and adapter_files:
+                return self.answer(json.dumps([{"id": i, "path": path, "scale": 0.0} for i, path in enumerate(adapter_files)]))
             self.answer(json.dumps({"data": [{"id": "base", "parent": None}]}))
 
         def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if asked is not None and self.path != "/tokenize":
+                asked.append((body["model"], json.dumps(body.get("lora"))))
             if self.path == "/tokenize":
                 return self.answer(json.dumps({"tokens": list(range(100, 140))}))
             events = [{"choices": [{"text": "a"}], "error": None}, {"choices": [{"text": " b"}]}, {"choices": [], "usage": usage}]
@@ -74,6 +78,17 @@ class Trace(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.server.stop()
+
+    def test_adapters_that_a_server_has_by_number_are_asked_by_number(self):
+        asked, usage = [], {"prompt_tokens": 30, "completion_tokens": 8}
+        with foreign_server(usage, ["/x/a002.gguf", "/x/a000.gguf", "/x/a001.gguf"], asked) as url:
+            run("bench", "trace", "--url", url, "--workload", self.workload, "--json", self.folder / "numbers.json")
+            wanted = [json.loads(line)["adapter"] for line in self.workload.read_text().splitlines()]
+            numbers = {"a000": 1, "a001": 2, "a002": 0}
+            self.assertEqual(sorted(asked), sorted(("base", json.dumps([{"id": numbers[name], "scale": 1.0}])) for name in wanted))
+            # One that is not there is never asked of the base instead.
+            said = run("bench", "trace", "--url", url, "--workload", self.workload, "--adapter", "nobody", status=3).stderr
+            self.assertIn('The server has no adapter "nobody"', said)
 
     def test_a_live_server_answers_it(self):
         out = self.folder / "trace.json"
