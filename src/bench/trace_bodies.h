@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // TraceBodies: what a workload's requests look like to the server that is to answer them.
 //
-// A request names its adapter as its model (vLLM, Loralei). Where GET /v1/models lists the
-// base alone and GET /lora-adapters names files, it has in its field `lora` the number of
+// A request names its adapter as its model (vLLM, Loralei). Where GET /v1/models lists
+// the base alone and GET /lora-adapters names files, its field `lora` has the number of
 // the file of that name (llama-server, started with --lora-init-without-apply).
 //
 // Thread: create() the caller's; of() any.
-// Failure: create() is a sentence where the server cannot be asked, names no tokens, or has
-// adapters by number and none of that name: it would answer with the base.
+// Failure: create() is a sentence where the server cannot be asked, names no tokens, or
+// has adapters by number and none of that name: it would answer with the base.
 #pragma once
 
 #include <cstddef>
