@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/op_table.h"
 
+#include <algorithm>
 #include <string>
 
+#include "device/host/isa.h"
 #include "ops/cpu/cpu_table.h"
 #include "ops/ref/ref_table.h"
 
@@ -26,10 +28,16 @@ std::vector<const OpTable*> plain_op_tables() {
   return tables;
 }
 
+// Intel's processors give the unit of bf16 pairs half the rate of f32 FMA (measured on
+// Sapphire Rapids), AMD's twice that rate.
+static bool is_worth_rounding(const OpTable& table) { return !table.rounds_bf16 || host_vendor() != CpuVendor::kIntel; }
+
 Result<const OpTable*> select_op_table(std::string_view name, Bf16Inputs inputs) {
   std::vector<const OpTable*> tables = available_op_tables();
   if (inputs == Bf16Inputs::kExact) std::erase_if(tables, [](const OpTable* table) { return table->rounds_bf16; });
-  if (name.empty()) return tables.back();
+  if (name.empty())
+    return *std::find_if(tables.rbegin(), tables.rend(),
+                         [](const OpTable* table) { return is_worth_rounding(*table); });
   std::string choices;
   for (const OpTable* table : tables) {
     if (name == table->name) return table;
