@@ -127,6 +127,7 @@ class OpenLoop {
           return events.feed(bytes, on_event);
         });
     served.end_ns = clock_.now_ns() - start_ns_;
+    client.close();  // a kept one may have been closed by the server when the next request is due
     if (!response.ok()) {
       failure = response.error().message;
     } else if (response->status != 200) {

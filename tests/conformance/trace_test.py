@@ -25,11 +25,12 @@ def rows(path):
 
 
 @contextlib.contextmanager
-def foreign_server(usage, adapter_files=None, asked=None):
+def foreign_server(usage, adapter_files=None, asked=None, idle_s=None):
     """Answers as OpenAI's shape has it, with this `usage` in the last event; with adapters by number, as llama-server has them."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        timeout = idle_s  # of a connection; None: for ever
 
         def answer(self, text, kind="application/json"):
             self.send_response(200)
@@ -78,6 +79,14 @@ class Trace(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.server.stop()
+
+    def test_a_server_that_closes_idle_connections_fails_nobody(self):
+        slow = self.folder / "slow.jsonl"
+        slow.write_text("".join(f'{{"t": {t}, "adapter": "a000", "prompt_tokens": 30, "output_tokens": 8}}\n' for t in (0, 0.6, 1.2)))
+        out = self.folder / "idle.json"
+        with foreign_server({"prompt_tokens": 30, "completion_tokens": 8}, idle_s=0.2) as url:
+            run("bench", "trace", "--url", url, "--workload", slow, "--json", out)
+        self.assertNotIn("trace.all.failed", rows(out))
 
     def test_adapters_that_a_server_has_by_number_are_asked_by_number(self):
         asked, usage = [], {"prompt_tokens": 30, "completion_tokens": 8}
