@@ -2,6 +2,7 @@
 // Workload files: what is written reads back as it was, and each wrong line has its
 // sentence with file and line.
 #include "workload/workload.h"
+#include "workload/prompts.h"
 
 #include <gtest/gtest.h>
 
@@ -238,6 +239,20 @@ TEST_F(WorkloadFileTest, NoBytesCrashTheReader) {
     EXPECT_EQ(read_workload(path("again.jsonl")).value(), *read);
   }
   EXPECT_GT(read_well, 50);
+}
+
+// Otherwise what a server has cached of one workload would answer the next.
+TEST(Prompts, OtherWorkloadsAskOtherThings) {
+  const auto numbers = [](int64_t at_ns, size_t index) {
+    std::vector<uint64_t> taken;
+    const WorkloadRequest request{.at_ns = at_ns, .prompt_tokens = 40};
+    for_each_prompt_number(request, index, [&](uint64_t number) { taken.push_back(number); });
+    return taken;
+  };
+  EXPECT_EQ(numbers(5'000, 3), numbers(5'000, 3));
+  EXPECT_NE(numbers(5'000, 3), numbers(6'000, 3));
+  EXPECT_NE(numbers(5'000, 3), numbers(5'000, 4));
+  EXPECT_NE(numbers(5'000, 3).front(), numbers(6'000, 3).front());
 }
 
 }  // namespace
