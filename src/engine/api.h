@@ -29,6 +29,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/result.h"
+#include "engine/kv_state.h"
 #include "engine/queue_state.h"
 #include "kv/block_times.h"
 #include "kv/eviction.h"
@@ -140,6 +141,7 @@ struct CommandReply {
   int64_t bytes_freed = 0;  // kDrop
   std::string version;      // digest, kLoad and kPin
   std::shared_ptr<const QueuesState> queues = nullptr;  // QueuesCommand
+  std::shared_ptr<const KvState> kv = nullptr;          // KvCommand
 };
 
 enum class AdapterTier : uint8_t { kSource, kLoading, kResident, kFailed };
@@ -329,6 +331,7 @@ class Engine {
   // nothing changed then).
   virtual Status command(MemoryCommand command) = 0;
   virtual Status command(QueuesCommand command) = 0;
+  virtual Status command(KvCommand command) = 0;
   // Ends the budget change of this ticket while it is being prepared (its reply says so;
   // nothing has changed). One that is being made is made; unknown tickets are ignored.
   virtual void cancel_memory(uint64_t ticket) = 0;

@@ -92,6 +92,7 @@ class EngineImpl final : public Engine {
 
   Status command(AdapterCommand command) override { return pass_on(std::move(command)); }
   Status command(QueuesCommand command) override { return pass_on(command); }
+  Status command(KvCommand command) override { return pass_on(command); }
 
   Status check_adapter(const AdapterSourceSpec& source) override {
     HeaderCheck check = check_headers(loads_.source(), source, header_options_, rank_max_);

@@ -151,6 +151,7 @@ class EngineLoop {
   void receive(const AdapterCommand& command);
   void introduce(const AdapterSourceSpec& source);
   void keep_lengths(int64_t at_most_every_ns);
+  void receive(const KvCommand& command);      // kv_state.cc
   void receive(const QueuesCommand& command);  // queues.cc, as what follows
   QueuesState queues_state(int32_t listed_max) const;
   QueuedSequence queued(const Sequence& sequence, int64_t now_ns) const;

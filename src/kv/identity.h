@@ -43,9 +43,10 @@ class KvIdentities {
   size_t purge_at_ = 64;
 };
 
-// The digests of its adapters, in their order; none: the base model's.
+// Its adapters, in their order; none: the base model's.
 int32_t identity_adapters(const KvIdentity& identity);
-std::array<uint8_t, 32> identity_digest(const KvIdentity& identity, int32_t index);
+KvIdentityPart identity_part(const KvIdentity& identity, int32_t index);
+bool identity_salted(const KvIdentity& identity);
 
 struct KvPiece {
   int32_t first_position = 0;

@@ -2,6 +2,7 @@
 #include "kv/kv_cache.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
@@ -21,14 +22,14 @@ std::span<const TokenId> block_tokens(std::span<const TokenId> tokens, int32_t b
 KvLease::KvLease(KvLease&& other) noexcept
     : cache_(std::exchange(other.cache_, nullptr)),
       blocks_(std::exchange(other.blocks_, {})),
-      shared_(std::exchange(other.shared_, 0)) {}
+      holdings_(std::exchange(other.holdings_, {})) {}
 
 KvLease& KvLease::operator=(KvLease&& other) noexcept {
   if (this != &other) {
     release();
     cache_ = std::exchange(other.cache_, nullptr);
     blocks_ = std::exchange(other.blocks_, {});
-    shared_ = std::exchange(other.shared_, 0);
+    holdings_ = std::exchange(other.holdings_, {});
   }
   return *this;
 }
@@ -48,16 +49,21 @@ std::unique_ptr<KvCache> KvCache::create_ids(int32_t blocks, bool prefix_cache, 
   return std::unique_ptr<KvCache>(new KvCache(BlockPool::create_ids(blocks, counted), prefix_cache, clock));
 }
 
+int32_t KvCache::find(const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t& text) const {
+  text = texts_.find(text, block_tokens(tokens, block));
+  return text == kNoText ? kNoHolding : holdings_.find(text, block_identity(key, block));
+}
+
 KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const {
   KvMatch match;
   if (!prefix_cache_) return match;
   const int32_t blocks_max = std::min<int32_t>(limit, static_cast<int32_t>(tokens.size())) / kKvBlockTokens;
-  int32_t node = kNoNode;
+  int32_t text = kNoText;
   while (match.blocks < blocks_max) {
-    node = tree_.find(node, block_identity(key, match.blocks), block_tokens(tokens, match.blocks));
-    if (node == kNoNode) break;
+    const int32_t holding = find(key, tokens, match.blocks, text);
+    if (holding == kNoHolding) break;
     ++match.blocks;
-    if (tree_.pins(node) == 0) ++match.evictable;
+    if (holdings_.pins(holding) == 0) ++match.evictable;
   }
   return match;
 }
@@ -67,17 +73,18 @@ KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_
   KvLease lease;
   lease.cache_ = this;
   lease.blocks_.reserve(static_cast<size_t>(std::max(blocks, blocks_max)));
-  int32_t node = kNoNode;
+  lease.holdings_.reserve(prefix_cache_ ? lease.blocks_.capacity() : 0);
+  int32_t text = kNoText;
   const int64_t now_ns = clock_.now_ns();
   for (int32_t block = 0; block < blocks; ++block) {
-    node = tree_.find(node, block_identity(key, block), block_tokens(tokens, block));
-    times_.reuse_gap.add(now_ns - tree_.used_ns(node));
-    tree_.pin(node, now_ns);
-    tree_.count_find(node, now_ns);
+    const int32_t holding = find(key, tokens, block, text);
+    times_.reuse_gap.add(now_ns - holdings_.used_ns(holding));
+    holdings_.pin(holding, now_ns);
+    holdings_.count_find(holding, now_ns);
     ++found_;
-    lease.blocks_.push_back(node);
+    lease.holdings_.push_back(holding);
+    lease.blocks_.push_back(holdings_.block(holding));
   }
-  lease.shared_ = blocks;
   return lease;
 }
 
@@ -101,29 +108,31 @@ void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId>
   if (!prefix_cache_) return;
   const int32_t full = computed / kKvBlockTokens;
   CHECK(full <= static_cast<int32_t>(lease.blocks_.size()) && computed <= static_cast<int32_t>(tokens.size()));
-  for (int32_t block = lease.shared_; block < full; ++block) {
+  for (int32_t block = lease.shared(); block < full; ++block) {
     int32_t& id = lease.blocks_[static_cast<size_t>(block)];
-    const int32_t parent = block == 0 ? kNoNode : lease.blocks_[static_cast<size_t>(block) - 1];
-    const KvIdentity& identity = block_identity(key, block);
-    const auto ids = block_tokens(tokens, block);
-    const int32_t equal = tree_.find(parent, identity, ids);
-    if (equal == kNoNode) {
-      tree_.insert(parent, identity, ids, id, clock_.now_ns());
+    const int32_t parent = block == 0 ? kNoHolding : lease.holdings_.back();
+    const int32_t before = parent == kNoHolding ? kNoText : holdings_.text(parent);
+    int32_t text = before;
+    int32_t holding = find(key, tokens, block, text);
+    if (holding == kNoHolding) {
+      text = texts_.hold(before, block_tokens(tokens, block));
+      holding =
+          holdings_.add({.parent = parent, .text = text, .identity = block_identity(key, block)}, id, clock_.now_ns());
       ++stored_;
     } else {
-      tree_.pin(equal, clock_.now_ns());
+      holdings_.pin(holding, clock_.now_ns());
       pool_->give_back(id);
-      id = equal;
+      id = holdings_.block(holding);
     }
-    lease.shared_ = block + 1;
+    lease.holdings_.push_back(holding);
   }
 }
 
 int32_t KvCache::exclusive(const KvLease& lease) const {
   // Pins never grow along a path, so the blocks that only this lease pins are the last
   // ones of its shared part.
-  int32_t shared = lease.shared_;
-  while (shared > 0 && tree_.pins(lease.blocks_[static_cast<size_t>(shared) - 1]) == 1) --shared;
+  int32_t shared = lease.shared();
+  while (shared > 0 && holdings_.pins(lease.holdings_[static_cast<size_t>(shared) - 1]) == 1) --shared;
   return static_cast<int32_t>(lease.blocks_.size()) - shared;
 }
 
@@ -131,7 +140,9 @@ Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
   CHECK(leased() <= blocks);
   while (total() - pool_->free() > blocks) evict();
   TRY_ASSIGN(const std::vector<int32_t> names, pool_->resize(blocks));
-  tree_.resize(blocks, names);
+  texts_.set_capacity(blocks);
+  holdings_.set_capacity(blocks);
+  holdings_.rename_blocks(names);
   for (KvLease* lease : leases) {
     CHECK(lease->cache_ == this || lease->blocks_.empty());
     for (int32_t& block : lease->blocks_) block = names[static_cast<size_t>(block)];
@@ -145,17 +156,17 @@ void KvCache::evict_by(KvEviction eviction, std::function<KvWorth()> worth) {
 }
 
 // One that was not found yet: as often as others were.
-double KvCache::expected_per_s(int32_t node, int64_t now_ns) const {
-  const double of_found = tree_.finds(node).expected_per_s(now_ns, tree_.used_ns(node));
-  if (tree_.was_found(node)) return of_found;
+double KvCache::expected_per_s(int32_t holding, int64_t now_ns) const {
+  const double of_found = holdings_.finds(holding).expected_per_s(now_ns, holdings_.used_ns(holding));
+  if (holdings_.was_found(holding)) return of_found;
   return of_found * (stored_ > 0 ? std::min(1.0, found_ / stored_) : 0);
 }
 
 // Of a block: its part of what having the whole prefix again takes.
-double KvCache::recreate_s(int32_t node, const KvWorth& worth) const {
+double KvCache::recreate_s(int32_t holding, const KvWorth& worth) const {
   const double rows_s = kKvBlockTokens * worth.row_s;
   if (!worth.load_s) return rows_s;
-  return std::max(0.0, rows_s - worth.load_s(tree_.identity(node)) / tree_.depth(node));
+  return std::max(0.0, rows_s - worth.load_s(holdings_.identity(holding)) / texts_.depth(holdings_.text(holding)));
 }
 
 CacheItem KvCache::idle_item(int32_t blocks, const KvWorth& worth) const {
@@ -171,24 +182,24 @@ CacheItem KvCache::prefix_item(int32_t blocks, const KvWorth& worth) const {
   double saved_s = 0;  // a second
   Firsts next = firsts();
   for (int32_t left = blocks; left > 0; --left) {
-    int32_t& first = next.nodes[goes_first(next, worth, now_ns, false)];
-    const int32_t node = std::exchange(first, tree_.released_next(first));
-    const double expected = expected_per_s(node, now_ns);
-    item.uses_per_s += tree_.finds(node).per_s(now_ns);
+    int32_t& first = next.holdings[goes_first(next, worth, now_ns, false)];
+    const int32_t holding = std::exchange(first, holdings_.released_next(first));
+    const double expected = expected_per_s(holding, now_ns);
+    item.uses_per_s += holdings_.finds(holding).per_s(now_ns);
     item.expected_per_s += expected;
-    saved_s += expected * recreate_s(node, worth);
-    item.last_use_ns = std::max(item.last_use_ns, tree_.used_ns(node));
+    saved_s += expected * recreate_s(holding, worth);
+    item.last_use_ns = std::max(item.last_use_ns, holdings_.used_ns(holding));
   }
   if (item.expected_per_s > 0) item.recreate_s = saved_s / item.expected_per_s;
   return item;
 }
 
 bool KvCache::goes_first(const Firsts& firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const {
-  const auto [unfound, found] = firsts.nodes;
-  if (unfound == kNoNode || found == kNoNode) return unfound == kNoNode;
-  const bool older = tree_.release_order(found) < tree_.release_order(unfound);
+  const auto [unfound, found] = firsts.holdings;
+  if (unfound == kNoHolding || found == kNoHolding) return unfound == kNoHolding;
+  const bool older = holdings_.release_order(found) < holdings_.release_order(unfound);
   if (eviction_ == KvEviction::kLru) return older;
-  if (leaf && !tree_.is_leaf(found)) return false;
+  if (leaf && !holdings_.is_leaf(found)) return false;
   const double unfound_s = expected_per_s(unfound, now_ns) * recreate_s(unfound, worth);
   const double found_s = expected_per_s(found, now_ns) * recreate_s(found, worth);
   return found_s != unfound_s ? found_s < unfound_s : older;
@@ -197,55 +208,86 @@ bool KvCache::goes_first(const Firsts& firsts, const KvWorth& worth, int64_t now
 void KvCache::evict() {
   const int64_t now_ns = clock_.now_ns();
   const Firsts next = firsts();
-  const int32_t block =
-      next.nodes[goes_first(next, eviction_ == KvEviction::kLru ? KvWorth{} : worth_(), now_ns, true)];
-  tree_.evict(block);
-  times_.lifetime.add(now_ns - tree_.stored_ns(block));
-  times_.idle_before_evict.add(now_ns - tree_.used_ns(block));
-  pool_->give_back(block);
+  const int32_t holding =
+      next.holdings[goes_first(next, eviction_ == KvEviction::kLru ? KvWorth{} : worth_(), now_ns, true)];
+  holdings_.remove(holding);
+  texts_.let_go(holdings_.text(holding));
+  times_.lifetime.add(now_ns - holdings_.stored_ns(holding));
+  times_.idle_before_evict.add(now_ns - holdings_.used_ns(holding));
+  pool_->give_back(holdings_.block(holding));
+}
+
+KvSummary KvCache::summary() const {
+  KvSummary summary{.texts = texts_.size(), .held = {}};
+  std::unordered_map<const std::string*, size_t> places;
+  for (int32_t holding = 0; holding < holdings_.capacity(); ++holding) {
+    if (!holdings_.contains(holding)) continue;
+    const KvIdentity& identity = holdings_.identity(holding);
+    const auto [place, is_new] = places.try_emplace(identity.get(), summary.held.size());
+    if (is_new) summary.held.push_back({.identity = identity});
+    KvHeld& held = summary.held[place->second];
+    ++held.blocks;
+    if (holdings_.pins(holding) > 0) ++held.leased;
+    if (texts_.holders(holdings_.text(holding)) == 1) ++held.alone;
+    held.times_found += holdings_.times_found(holding);
+  }
+  std::stable_sort(summary.held.begin(), summary.held.end(),
+                   [](const KvHeld& a, const KvHeld& b) { return a.blocks > b.blocks; });
+  return summary;
 }
 
 void KvCache::release(KvLease& lease) {
   const int64_t now_ns = clock_.now_ns();
   for (auto index = static_cast<int32_t>(lease.blocks_.size()) - 1; index >= 0; --index) {
     const int32_t block = lease.blocks_[static_cast<size_t>(index)];
-    if (index >= lease.shared_) {
+    if (index >= lease.shared()) {
       pool_->give_back(block);
     } else {
-      tree_.unpin(block, now_ns);
+      holdings_.unpin(lease.holdings_[static_cast<size_t>(index)], now_ns);
     }
   }
   lease.blocks_.clear();
-  lease.shared_ = 0;
+  lease.holdings_.clear();
 }
 
 void KvCache::check(std::span<const KvLease* const> leases) const {
   pool_->check();
-  tree_.check();
-  std::vector<int32_t> pins(static_cast<size_t>(total()), 0), owners(static_cast<size_t>(total()), 0);
-  int32_t private_blocks = 0;
+  texts_.check();
+  holdings_.check();
+  // Each block: how many leases have it to themselves, and how many holdings are in it.
+  std::vector<int32_t> owners(static_cast<size_t>(total()), 0), held(static_cast<size_t>(total()), 0);
+  std::vector<int32_t> pins(static_cast<size_t>(holdings_.capacity()), 0);
   for (const KvLease* lease : leases) {
     if (lease->cache_ == nullptr) continue;
-    CHECK(lease->cache_ == this && lease->shared_ <= static_cast<int32_t>(lease->blocks_.size()));
+    CHECK(lease->cache_ == this && lease->shared() <= static_cast<int32_t>(lease->blocks_.size()));
+    int32_t parent = kNoHolding;
     for (size_t index = 0; index < lease->blocks_.size(); ++index) {
-      const auto block = static_cast<size_t>(lease->blocks_[index]);
-      if (index < static_cast<size_t>(lease->shared_)) {
-        ++pins[block];
-      } else {
-        ++owners[block];
-        ++private_blocks;
+      if (index >= lease->holdings_.size()) {
+        ++owners[static_cast<size_t>(lease->blocks_[index])];
+        continue;
       }
+      const int32_t holding = lease->holdings_[index];
+      CHECK(holdings_.contains(holding) && holdings_.block(holding) == lease->blocks_[index]);
+      CHECK(holdings_.parent(holding) == parent);
+      parent = holding;
+      ++pins[static_cast<size_t>(holding)];
     }
   }
+  std::vector<int32_t> holders(static_cast<size_t>(texts_.capacity()), 0);
+  for (int32_t holding = 0; holding < holdings_.capacity(); ++holding) {
+    CHECK((holdings_.contains(holding) ? holdings_.pins(holding) : 0) == pins[static_cast<size_t>(holding)]);
+    if (!holdings_.contains(holding)) continue;
+    ++held[static_cast<size_t>(holdings_.block(holding))];
+    ++holders[static_cast<size_t>(holdings_.text(holding))];
+    const int32_t parent = holdings_.parent(holding);
+    CHECK(texts_.parent(holdings_.text(holding)) == (parent == kNoHolding ? kNoText : holdings_.text(parent)));
+  }
+  for (int32_t text = 0; text < texts_.capacity(); ++text)
+    CHECK(texts_.holders(text) == holders[static_cast<size_t>(text)]);
   for (int32_t block = 0; block < total(); ++block) {
     const auto index = static_cast<size_t>(block);
-    if (tree_.contains(block)) {
-      CHECK(pool_->is_taken(block) && owners[index] == 0 && tree_.pins(block) == pins[index]);
-    } else {
-      CHECK(pins[index] == 0 && owners[index] == (pool_->is_taken(block) ? 1 : 0));
-    }
+    CHECK(owners[index] + held[index] == (pool_->is_taken(block) ? 1 : 0));
   }
-  CHECK(pool_->free() + tree_.size() + private_blocks == total());
 }
 
 }  // namespace loralei

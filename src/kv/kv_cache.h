@@ -3,16 +3,17 @@
 // identity only (mechanisms §5, first two points).
 //
 // Thread: the engine's.
-// Ownership: owns pool and tree; a KvLease is a move-only share, dropping it is the
-// only way to release, and it must not outlive its cache. Only full blocks are shared,
-// so nothing is ever copied on write: the last, partly filled block is private.
+// Ownership: owns the pool, texts and what is held on them; a KvLease is a move-only
+// share, dropping it is the only way to release, and it must not outlive its cache. Only
+// full blocks are shared, so nothing is ever copied on write: the last, partly filled
+// block is private.
 //
-//   lease.blocks() = | shared with the tree (pinned) ........ | private ... |
+//   lease.blocks() = | of holdings (pinned) ................. | private ... |
 //
 // shared() counts the first kind.
 //
-// Invariants (check()): every block is free, private to one lease, or a node of the tree;
-// a lease pins a path from the root. Scarcity is an answer: reserve() says false and
+// Invariants (check()): every block is free, private to one lease, or of one holding; a
+// lease pins its holdings on a path of texts from the root. Scarcity is an answer: reserve() says false and
 // changes nothing; unpinned prefixes are evicted before, by kv/eviction.h.
 // Every stored block is counted in times() when it is found and when it is evicted.
 #pragma once
@@ -30,8 +31,10 @@
 #include "kv/block_pool.h"
 #include "kv/block_times.h"
 #include "kv/eviction.h"
+#include "kv/holding_table.h"
 #include "kv/identity.h"
-#include "kv/radix_tree.h"
+#include "kv/kv_summary.h"
+#include "kv/text_tree.h"
 #include "memory/keep_order.h"
 
 namespace loralei {
@@ -46,14 +49,14 @@ class [[nodiscard]] KvLease {
   ~KvLease() { release(); }
 
   std::span<const int32_t> blocks() const { return blocks_; }
-  int32_t shared() const { return shared_; }
+  int32_t shared() const { return static_cast<int32_t>(holdings_.size()); }
   void release();
 
  private:
   friend class KvCache;
   KvCache* cache_ = nullptr;
   std::vector<int32_t> blocks_;
-  int32_t shared_ = 0;
+  std::vector<int32_t> holdings_;  // of the first blocks
 };
 
 // What a lease on a prefix would be: read-only.
@@ -116,11 +119,12 @@ class KvCache {
   int32_t capacity() const { return pool_->capacity(); }
   int32_t free() const { return pool_->free(); }  // of nobody, nor a prefix
   int64_t block_bytes() const { return pool_->block_bytes(); }
-  int32_t available() const { return pool_->free() + tree_.unpinned(); }  // what reserve() could give
-  int32_t cached() const { return tree_.unpinned(); }
+  int32_t available() const { return pool_->free() + holdings_.unpinned(); }  // what reserve() could give
+  int32_t cached() const { return holdings_.unpinned(); }
   int32_t leased() const { return total() - available(); }
   int64_t bytes() const { return pool_->bytes(); }
   const BlockTimes& times() const { return times_; }
+  KvSummary summary() const;  // costs all that is held
   KvIdentities& identities() { return identities_; }
   // With every live lease at hand it also checks who holds what; at idle: check({}).
   void check(std::span<const KvLease* const> leases) const;
@@ -128,21 +132,29 @@ class KvCache {
  private:
   friend class KvLease;
   KvCache(std::unique_ptr<BlockPool> pool, bool prefix_cache, const Clock& clock)
-      : pool_(std::move(pool)), tree_(pool_->total()), prefix_cache_(prefix_cache), clock_(clock) {}
+      : pool_(std::move(pool)),
+        texts_(pool_->total()),
+        holdings_(pool_->total()),
+        prefix_cache_(prefix_cache),
+        clock_(clock) {}
+  // What the sequence of this key holds on its block of this number; kNoHolding: nothing.
+  // `text`: that of the block before (kNoText: there is none), and then of this one.
+  int32_t find(const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t& text) const;
   void release(KvLease& lease);
   void evict();
-  // The first of each list of the tree: never found, found.
+  // The first of each list of holdings: never found, found.
   struct Firsts {
-    std::array<int32_t, 2> nodes;
+    std::array<int32_t, 2> holdings;
   };
-  Firsts firsts() const { return {{tree_.released_first(false), tree_.released_first(true)}}; }
+  Firsts firsts() const { return {{holdings_.released_first(false), holdings_.released_first(true)}}; }
   // Of these the one that goes: false, true; `leaf`: it must have no children.
   bool goes_first(const Firsts& firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const;
-  double expected_per_s(int32_t node, int64_t now_ns) const;
-  double recreate_s(int32_t node, const KvWorth& worth) const;
+  double expected_per_s(int32_t holding, int64_t now_ns) const;
+  double recreate_s(int32_t holding, const KvWorth& worth) const;
 
   std::unique_ptr<BlockPool> pool_;
-  RadixTree tree_;
+  TextTree texts_;
+  HoldingTable holdings_;
   KvIdentities identities_;
   BlockTimes times_;
   double stored_ = 0, found_ = 0;  // blocks

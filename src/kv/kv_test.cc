@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "base/prng.h"
 #include "kv/kv_cache.h"
@@ -102,6 +103,43 @@ TEST(KvCache, WithoutBytesItHandsOutTheSameIds) {
   };
   EXPECT_EQ(blocks(*without), blocks(*with.cache));
   without->check({});
+}
+
+TEST(KvCache, SaysWhoHoldsHowMuchAndWhatNobodyElseHas) {
+  Cache cache(12);
+  const auto tokens = sequence_tokens(50);
+  const KvKey base = cache.key({}), adapter = cache.key({part(1, 0.5f, 20)}), salted = cache.key({}, "s");
+  const auto compute = [&](const KvKey& key, int32_t count) {
+    KvLease lease = cache->match(key, tokens, count, 4);
+    EXPECT_TRUE(cache->reserve(lease, count));
+    cache->publish(lease, key, tokens, count);
+    return lease;
+  };
+  compute(base, 48).release();
+  compute(base, 16).release();
+  KvLease runs = compute(adapter, 48);  // the base's first block, then two of its own
+  compute(salted, 16).release();
+  const KvSummary summary = cache->summary();
+  EXPECT_EQ(summary.texts, 3);
+  ASSERT_EQ(summary.held.size(), 3u);
+  const auto [of_base, of_adapter, of_salted] = std::tie(summary.held[0], summary.held[1], summary.held[2]);
+  EXPECT_EQ(of_base.blocks, 3);
+  EXPECT_EQ(of_base.leased, 1);
+  EXPECT_EQ(of_base.alone, 0) << "the adapter has its own on both texts behind, the salted on the first";
+  EXPECT_EQ(of_base.times_found, 2u);
+  EXPECT_EQ(identity_adapters(of_base.identity), 0);
+  EXPECT_FALSE(identity_salted(of_base.identity));
+  EXPECT_EQ(of_adapter.blocks, 2);
+  EXPECT_EQ(of_adapter.leased, 2);
+  ASSERT_EQ(identity_adapters(of_adapter.identity), 1);
+  EXPECT_EQ(identity_part(of_adapter.identity, 0).digest[0], 1);
+  EXPECT_EQ(identity_part(of_adapter.identity, 0).scale, 0.5f);
+  EXPECT_EQ(identity_part(of_adapter.identity, 0).first_position, 20);
+  EXPECT_EQ(of_salted.blocks, 1);
+  EXPECT_TRUE(identity_salted(of_salted.identity));
+  compute(base, 49).release();
+  const KvLease* const leases[] = {&runs};
+  cache->check(leases);
 }
 
 // Every slice of a block filled with one number, and whether it still is.

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "http/gzip.h"
+#include "serve/kv_shown.h"
 #include "serve/queues.h"
 #include "serve/request_memory.h"
 #include "serve/request_slo.h"
@@ -268,6 +269,8 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
       return adapters_.pin(std::move(reply), route.name, false);
     case RouteId::kQueues:
       return show_queues(context_, std::move(reply));
+    case RouteId::kKv:
+      return show_kv(context_, std::move(reply));
     case RouteId::kMemory:
       return reply->json(200, memory_body());
     case RouteId::kSetMemory:

@@ -28,6 +28,7 @@ class FakeEngine final : public Engine {
   bool hold_replies = false;  // of adapter commands, until release_replies()
   Status next_command;        // when not ok: the answer to every adapter command
   QueuesState queues;         // what it says of them
+  KvState kv;                 // and of the KV cache
   bool hold_memory = false;   // a budget change ends when it is cancelled
   int64_t length = 64;
   std::string device;  // of stats()
@@ -119,6 +120,13 @@ class FakeEngine final : public Engine {
     if (command.budget_bytes < 1000) reply.status = too_large("The least that would do is 1000 bytes.");
     if (reply.status.ok()) budget_bytes_ = command.budget_bytes;
     output_.replies.push_back(std::move(reply));
+    changed_.notify_all();
+    return {};
+  }
+  Status command(KvCommand command) override {
+    std::lock_guard lock(mutex_);
+    if (!next_command.ok()) return next_command;
+    output_.replies.push_back({.ticket = command.ticket, .kv = std::make_shared<const KvState>(kv)});
     changed_.notify_all();
     return {};
   }

@@ -42,6 +42,7 @@ constexpr Row kRows[] = {
     {"POST", "/v1/load_lora_adapter", RouteId::kLoadLora, kAdmin},
     {"POST", "/v1/unload_lora_adapter", RouteId::kUnloadLora, kAdmin},
     {"GET", "/v1/queues", RouteId::kQueues, kAdmin},
+    {"GET", "/v1/kv", RouteId::kKv, kAdmin},
     {"GET", "/v1/admin/memory", RouteId::kMemory, kAdmin},
     {"PUT", "/v1/admin/memory", RouteId::kSetMemory, kAdmin},
     {"POST", "/v1/admin/drain", RouteId::kDrain, kAdmin},

@@ -42,6 +42,7 @@ enum class RouteId : unsigned char {
   kLoadLora,
   kUnloadLora,
   kQueues,
+  kKv,
   kMemory,
   kSetMemory,
   kDrain,

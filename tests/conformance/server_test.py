@@ -40,6 +40,28 @@ class AdapterLife(unittest.TestCase):
         shutil.copytree(ROOT / "demo/adapters" / source, self.root / name)
         return str(self.root / name)
 
+    def test_kv_names_who_holds_what(self):
+        for name, source in (("one", ADAPTERS[0]), ("same", ADAPTERS[0]), ("other", ADAPTERS[1])):
+            body = {"lora_name": name, "lora_path": self.put(name, source)}
+            self.assertEqual(self.server.request("POST", "/v1/load_lora_adapter", body)[0], 200)
+        for model in ("one", "same", "other"):
+            self.assertEqual(chat(self.server, model, "apple river stone " * 20)[0], 200)
+        status, _, kv = self.server.request("GET", "/v1/kv")
+        self.assertEqual(status, 200, kv)
+        self.assertEqual(kv["holders"], 2, "two names of one file are one holder")
+        holders = {holder["adapters"][0]["name"]: holder for holder in kv["first"]}
+        self.assertEqual(set(holders), {"one", "other"})
+        self.assertGreater(holders["one"]["hit_tokens"], 0)
+        self.assertGreater(holders["one"]["saved_s"], 0)
+        self.assertEqual(holders["other"]["hit_tokens"], 0)
+        self.assertEqual(sum(holder["tokens"] for holder in kv["first"]), kv["held_tokens"])
+        self.assertLess(kv["text_tokens"], kv["held_tokens"], "both computed on the same text")
+        self.assertEqual(kv["cached_tokens"], kv["held_tokens"])
+        self.assertEqual(kv["free_tokens"] + kv["cached_tokens"], kv["total_tokens"])
+        self.assertEqual(self.server.request("DELETE", "/v1/adapters/other")[0], 200)
+        kv = self.server.request("GET", "/v1/kv")[2]
+        self.assertEqual({holder["adapters"][0]["name"] for holder in kv["first"]}, {"one", None})
+
     def test_load_replace_unload(self):
         path = self.put("one", ADAPTERS[0])
         status, _, text = self.server.request("POST", "/v1/load_lora_adapter", {"lora_name": "one", "lora_path": path})
