@@ -47,7 +47,24 @@ void EngineLoop::receive(const KvCommand& command) {
     if (std::ssize(state.first) < command.listed_max)
       state.first.push_back(holder_of(held, kv.block_bytes(), times_.prompt_row_s()));
   }
+  for (const KvApps::Shown& app : kv.apps().shown()) {
+    state.apps.push_back({.id = app.name,
+                          .state = app.state,
+                          .tokens = int64_t{app.blocks} * kKvBlockTokens,
+                          .alone_tokens = int64_t{app.alone} * kKvBlockTokens});
+  }
   output_->replies.push_back({.ticket = command.ticket, .kv = std::make_shared<const KvState>(std::move(state))});
+}
+
+void EngineLoop::receive(const AppCommand& command) {
+  const Result<int32_t> gone = parts_.kv->state_app(command.id, command.state);
+  CommandReply reply{.ticket = command.ticket};
+  if (gone.ok()) {
+    reply.bytes_freed = *gone * parts_.kv->block_bytes();
+  } else {
+    reply.status = gone.error();
+  }
+  output_->replies.push_back(std::move(reply));
 }
 
 }  // namespace loralei

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "kv/apps.h"
+
 namespace loralei {
 
 // Asks for a KvState; it comes with the reply.
@@ -33,6 +35,22 @@ struct KvHolder {
   double saved_s = 0;          // what computing those would take now
 };
 
+// An application, by the id that requests or PUT /v1/apps gave it.
+struct KvAppState {
+  std::string id;
+  AppState state = AppState::kForeground;
+  int64_t tokens = 0;        // that it uses
+  int64_t alone_tokens = 0;  // of these: that no other one uses
+};
+
+// Says how an application stands. What only killed ones use goes at once; the reply says
+// how many bytes, or that too many have a state.
+struct AppCommand {
+  uint64_t ticket = 0;
+  std::string id;  // not empty
+  AppState state = AppState::kForeground;
+};
+
 struct KvState {
   int32_t block_tokens = 0;
   int64_t block_bytes = 0;
@@ -40,7 +58,8 @@ struct KvState {
   int64_t text_tokens = 0;  // of texts, however many hold something there
   int64_t held_tokens = 0;  // of all holders
   int32_t holders = 0;
-  std::vector<KvHolder> first;  // those that hold most
+  std::vector<KvHolder> first;   // those that hold most
+  std::vector<KvAppState> apps;  // all that use something or have a state
 };
 
 }  // namespace loralei

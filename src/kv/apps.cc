@@ -29,9 +29,7 @@ bool KvApps::ByNames::operator()(const Members& a, const Members& b) const {
   return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), named_before);
 }
 
-KvApps::KvApps() : nobody_named_(std::make_shared<const KvApp>()) {
-  sets_.push_back({.score = kSetMost});
-}
+KvApps::KvApps() : nobody_named_(std::make_shared<const KvApp>()) { sets_.push_back({.score = kSetMost}); }
 
 std::shared_ptr<KvApp> KvApps::find(const std::string& name) {
   std::weak_ptr<KvApp>& known = known_[name];
@@ -62,8 +60,8 @@ Status KvApps::state(const std::string& name, AppState state) {
     stated_.erase(name);  // nothing is left to be known of it, but by those that use the same
   } else if (stated_.count(name) == 0) {
     if (stated_.size() == kStatedMost) {
-      return Error{ErrorCode::kOverloaded, std::to_string(kStatedMost) +
-                                               " applications have a state; say of some that they are killed first."};
+      return Error{ErrorCode::kOverloaded,
+                   std::to_string(kStatedMost) + " applications have a state; say of some that they are killed first."};
     }
     stated_[name] = find(name);
   }

@@ -55,7 +55,7 @@ int32_t HoldingTable::add(const Place& place, int32_t block, int64_t now_ns) {
 
 void HoldingTable::append(int32_t holding) {
   Holding& entry = at(holding);
-  List& list = lists_[entry.was_found];
+  List& list = lists_[static_cast<size_t>(entry.group)];
   entry.release_order = ++releases_;
   entry.older = list.newest;
   entry.newer = kNoHolding;
@@ -66,7 +66,7 @@ void HoldingTable::append(int32_t holding) {
 
 void HoldingTable::unlink(int32_t holding) {
   Holding& entry = at(holding);
-  List& list = lists_[entry.was_found];
+  List& list = lists_[static_cast<size_t>(entry.group)];
   (entry.older == kNoHolding ? list.oldest : at(entry.older).newer) = entry.newer;
   (entry.newer == kNoHolding ? list.newest : at(entry.newer).older) = entry.older;
   entry.older = entry.newer = kNoHolding;
@@ -80,19 +80,20 @@ void HoldingTable::pin(int32_t holding, int64_t now_ns) {
   if (entry.pins++ == 0) unlink(holding);
 }
 
-void HoldingTable::unpin(int32_t holding, int64_t now_ns) {
+void HoldingTable::unpin(int32_t holding, int32_t group, int64_t now_ns) {
   Holding& entry = at(holding);
-  CHECK(entry.used && entry.pins > 0);
+  CHECK(entry.used && entry.pins > 0 && group >= 0);
   entry.used_ns = now_ns;
-  if (--entry.pins == 0) append(holding);
+  if (--entry.pins > 0) return;
+  if (group >= groups()) lists_.resize(static_cast<size_t>(group) + 1);
+  entry.group = group;
+  append(holding);
 }
 
 void HoldingTable::count_find(int32_t holding, int64_t now_ns) {
   Holding& entry = at(holding);
-  CHECK(entry.pins > 0);  // the lists do not change under it
   entry.finds.add(now_ns);
   ++entry.times_found;
-  entry.was_found = true;
 }
 
 void HoldingTable::remove(int32_t holding) {
@@ -118,17 +119,17 @@ void HoldingTable::rename_blocks(std::span<const int32_t> names) {
 
 void HoldingTable::check_lists(std::vector<bool>& listed) const {
   int32_t unpinned = 0;
-  for (const bool found : {false, true}) {
+  for (int32_t group = 0; group < groups(); ++group) {
     int32_t older = kNoHolding;
-    for (int32_t holding = released_first(found); holding != kNoHolding; holding = released_next(holding)) {
+    for (int32_t holding = released_first(group); holding != kNoHolding; holding = released_next(holding)) {
       const Holding& entry = at(holding);
-      CHECK(entry.used && entry.pins == 0 && entry.was_found == found && entry.older == older);
+      CHECK(entry.used && entry.pins == 0 && entry.group == group && entry.older == older);
       CHECK(older == kNoHolding || release_order(older) < entry.release_order);
       older = holding;
       listed[static_cast<size_t>(holding)] = true;
       ++unpinned;
     }
-    CHECK(lists_[found].newest == older);
+    CHECK(lists_[static_cast<size_t>(group)].newest == older);
   }
   CHECK(unpinned == unpinned_);
 }
@@ -143,7 +144,7 @@ void HoldingTable::check() const {
     ++count;
     CHECK(entry.place.identity != nullptr);
     if (entry.place.parent == kNoHolding) continue;
-    CHECK(contains(entry.place.parent) && (!entry.was_found || was_found(entry.place.parent)));
+    CHECK(contains(entry.place.parent));
     ++children[static_cast<size_t>(entry.place.parent)];
     child_pins[static_cast<size_t>(entry.place.parent)] += entry.pins;
   }

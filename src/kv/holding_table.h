@@ -16,19 +16,17 @@
 // remove() names it. Storage grows with set_capacity alone: finding, adding and removing
 // allocate nothing.
 // Invariants (check()): whoever pins a holding pins its parents, so pins(parent) >= sum of
-// pins(children). Exactly the unpinned ones stand in one of two lists, by whether they
-// were ever found, each in the order of release. A released path is released deepest
-// first, and whoever finds a holding finds its parents. Hence a holding was released
-// after its descendants, and those of one that was never found were not either: so the
-// first of the list of those, and the one of both firsts that was released earlier, are
-// leaves.
+// pins(children). Exactly the unpinned ones stand in a list, that of the group which
+// unpin() named, each in the order of release. A released path is released deepest first:
+// hence a holding was released after its descendants, and of the firsts of all lists the
+// one that was released earliest is a leaf.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "kv/apps.h"
 #include "kv/identity.h"
 #include "memory/recent_uses.h"
 
@@ -53,16 +51,19 @@ class HoldingTable {
   };
   int32_t add(const Place& place, int32_t block, int64_t now_ns);
   void pin(int32_t holding, int64_t now_ns);
-  void unpin(int32_t holding, int64_t now_ns);  // call deepest first
+  // Call deepest first. `group`: whose list it stands in from now on, until it is pinned
+  // again; from 0 on, and as many lists are kept as the largest one says.
+  void unpin(int32_t holding, int32_t group, int64_t now_ns);
   // CHECKs that it is an unpinned leaf. Its block, text and times can be asked for until
   // another is added.
   void remove(int32_t holding);
   // Block b is names[b] from now on. [blocks before]
   void rename_blocks(std::span<const int32_t> names);
 
-  // Unpinned ones that were ever found, or never: the one released first, and the one
-  // released after it; kNoHolding: no more.
-  int32_t released_first(bool found) const { return lists_[found].oldest; }
+  // Unpinned ones of a group: the one released first, and the one released after it;
+  // kNoHolding: no more.
+  int32_t groups() const { return static_cast<int32_t>(lists_.size()); }
+  int32_t released_first(int32_t group) const { return lists_[static_cast<size_t>(group)].oldest; }
   int32_t released_next(int32_t holding) const { return at(holding).newer; }
   uint64_t release_order(int32_t holding) const { return at(holding).release_order; }
   bool is_leaf(int32_t holding) const { return at(holding).children == 0; }
@@ -75,25 +76,29 @@ class HoldingTable {
   int32_t text(int32_t holding) const { return at(holding).place.text; }
   int32_t parent(int32_t holding) const { return at(holding).place.parent; }
   const KvIdentity& identity(int32_t holding) const { return at(holding).place.identity; }
+  AppSetId apps(int32_t holding) const { return at(holding).apps; }  // that use it
+  void set_apps(int32_t holding, AppSetId apps) { at(holding).apps = apps; }
   int32_t pins(int32_t holding) const { return at(holding).pins; }
   int64_t stored_ns(int32_t holding) const { return at(holding).stored_ns; }
   int64_t used_ns(int32_t holding) const { return at(holding).used_ns; }
   // How often it was found: lately, and ever.
   const RecentUses& finds(int32_t holding) const { return at(holding).finds; }
   uint64_t times_found(int32_t holding) const { return at(holding).times_found; }
-  bool was_found(int32_t holding) const { return at(holding).was_found; }
-  void count_find(int32_t holding, int64_t now_ns);  // CHECKs that it is pinned
+  bool was_found(int32_t holding) const { return times_found(holding) > 0; }
+  void count_find(int32_t holding, int64_t now_ns);
   void check() const;
 
  private:
   struct Holding {
-    bool used = false, was_found = false;
+    bool used = false;
     Place place;
     int32_t block = 0;
+    AppSetId apps = 0;
     int32_t pins = 0;
     int32_t children = 0;
     int32_t next = kNoHolding;                       // in its bucket, or of the free ones
-    int32_t older = kNoHolding, newer = kNoHolding;  // in its list
+    int32_t group = 0;                               // of its list, while it is unpinned
+    int32_t older = kNoHolding, newer = kNoHolding;  // there
     uint64_t release_order = 0, times_found = 0;
     int64_t stored_ns = 0, used_ns = 0;
     RecentUses finds;
@@ -112,7 +117,7 @@ class HoldingTable {
 
   std::vector<Holding> holdings_;
   std::vector<int32_t> buckets_;  // power of two
-  std::array<List, 2> lists_;     // never found, found
+  std::vector<List> lists_;       // [groups]
   int32_t free_ = kNoHolding;
   uint64_t releases_ = 0;
   int32_t size_ = 0, unpinned_ = 0;

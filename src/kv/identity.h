@@ -23,6 +23,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/apps.h"
+
 namespace loralei {
 
 using KvIdentity = std::shared_ptr<const std::string>;
@@ -53,9 +55,11 @@ struct KvPiece {
   KvIdentity identity;
 };
 
-// Pieces sorted by first_position; the first starts at 0.
+// Pieces sorted by first_position; the first starts at 0. And who asks, which is no part
+// of what is computed.
 struct KvKey {
   std::vector<KvPiece> pieces;
+  KvAppRef app;  // null: nobody that is named
 
   // Identity in force at `position`.
   const KvIdentity& at(int32_t position) const {

@@ -81,6 +81,7 @@ KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_
     times_.reuse_gap.add(now_ns - holdings_.used_ns(holding));
     holdings_.pin(holding, now_ns);
     holdings_.count_find(holding, now_ns);
+    used_by(holding, key.app);
     ++found_;
     lease.holdings_.push_back(holding);
     lease.blocks_.push_back(holdings_.block(holding));
@@ -118,9 +119,13 @@ void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId>
       text = texts_.hold(before, block_tokens(tokens, block));
       holding =
           holdings_.add({.parent = parent, .text = text, .identity = block_identity(key, block)}, id, clock_.now_ns());
+      const AppSetId apps = apps_.alone(key.app != nullptr ? key.app : apps_.asks(""));
+      apps_.hold(apps);
+      holdings_.set_apps(holding, apps);
       ++stored_;
     } else {
       holdings_.pin(holding, clock_.now_ns());
+      used_by(holding, key.app);
       pool_->give_back(id);
       id = holdings_.block(holding);
     }
@@ -150,9 +155,20 @@ Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
   return {};
 }
 
-void KvCache::evict_by(KvEviction eviction, std::function<KvWorth()> worth) {
+void KvCache::used_by(int32_t holding, const KvAppRef& app) {
+  const AppSetId before = holdings_.apps(holding);
+  const AppSetId now = apps_.with(before, app != nullptr ? app : apps_.asks(""));
+  if (now == before) return;
+  apps_.hold(now);
+  apps_.let_go(before);
+  holdings_.set_apps(holding, now);
+}
+
+void KvCache::evict_by(KvEviction eviction, std::function<KvWorth()> worth, const KvUtility& utility) {
+  CHECK(holdings_.size() == 0);
   eviction_ = eviction;
   worth_ = std::move(worth);
+  utility_ = utility;
 }
 
 // One that was not found yet: as often as others were.
@@ -180,9 +196,9 @@ CacheItem KvCache::prefix_item(int32_t blocks, const KvWorth& worth) const {
   CacheItem item{.bytes = blocks * block_bytes()};
   const int64_t now_ns = clock_.now_ns();
   double saved_s = 0;  // a second
-  Firsts next = firsts();
+  const std::span<int32_t> next = firsts();
   for (int32_t left = blocks; left > 0; --left) {
-    int32_t& first = next.holdings[goes_first(next, worth, now_ns, false)];
+    int32_t& first = next[goes_first(next, worth, now_ns, false)];
     const int32_t holding = std::exchange(first, holdings_.released_next(first));
     const double expected = expected_per_s(holding, now_ns);
     item.uses_per_s += holdings_.finds(holding).per_s(now_ns);
@@ -194,27 +210,86 @@ CacheItem KvCache::prefix_item(int32_t blocks, const KvWorth& worth) const {
   return item;
 }
 
-bool KvCache::goes_first(const Firsts& firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const {
-  const auto [unfound, found] = firsts.holdings;
-  if (unfound == kNoHolding || found == kNoHolding) return unfound == kNoHolding;
-  const bool older = holdings_.release_order(found) < holdings_.release_order(unfound);
-  if (eviction_ == KvEviction::kLru) return older;
-  if (leaf && !holdings_.is_leaf(found)) return false;
-  const double unfound_s = expected_per_s(unfound, now_ns) * recreate_s(unfound, worth);
-  const double found_s = expected_per_s(found, now_ns) * recreate_s(found, worth);
-  return found_s != unfound_s ? found_s < unfound_s : older;
+std::span<int32_t> KvCache::firsts() const {
+  firsts_.clear();
+  for (int32_t group = 0; group < holdings_.groups(); ++group) firsts_.push_back(holdings_.released_first(group));
+  return firsts_;
+}
+
+double KvCache::utility(int32_t holding, int64_t now_ns) const {
+  constexpr double kRecentS = 300, kLongTokens = 1024;
+  const double score = apps_.score(holdings_.apps(holding));
+  const double idle_s = static_cast<double>(now_ns - holdings_.used_ns(holding)) * 1e-9;
+  const double tokens = kKvBlockTokens * texts_.depth(holdings_.text(holding));
+  return utility_.state * score / (1 + score) + utility_.recency / (1 + idle_s / kRecentS) +
+         utility_.length * tokens / (kLongTokens + tokens);
+}
+
+// By kLru all alike: the order of release tells.
+double KvCache::keeps(int32_t holding, const KvWorth& worth, int64_t now_ns) const {
+  switch (eviction_) {
+    case KvEviction::kLru:
+      return 0;
+    case KvEviction::kDensity:
+      return expected_per_s(holding, now_ns) * recreate_s(holding, worth);
+    case KvEviction::kUtility:
+      return utility(holding, now_ns);
+  }
+  return 0;
+}
+
+size_t KvCache::goes_first(std::span<const int32_t> firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const {
+  size_t goes = firsts.size();
+  double least = 0;
+  for (size_t group = 0; group < firsts.size(); ++group) {
+    const int32_t holding = firsts[group];
+    if (holding == kNoHolding || (leaf && !holdings_.is_leaf(holding))) continue;
+    const double kept = keeps(holding, worth, now_ns);
+    if (goes < firsts.size() && kept > least) continue;
+    if (goes < firsts.size() && kept == least &&
+        holdings_.release_order(holding) > holdings_.release_order(firsts[goes])) {
+      continue;
+    }
+    goes = group;
+    least = kept;
+  }
+  CHECK(goes < firsts.size());
+  return goes;
 }
 
 void KvCache::evict() {
+  const std::span<const int32_t> next = firsts();
+  remove(next[goes_first(next, eviction_ == KvEviction::kDensity ? worth_() : KvWorth{}, clock_.now_ns(), true)]);
+}
+
+void KvCache::remove(int32_t holding) {
   const int64_t now_ns = clock_.now_ns();
-  const Firsts next = firsts();
-  const int32_t holding =
-      next.holdings[goes_first(next, eviction_ == KvEviction::kLru ? KvWorth{} : worth_(), now_ns, true)];
   holdings_.remove(holding);
   texts_.let_go(holdings_.text(holding));
+  apps_.let_go(holdings_.apps(holding));
   times_.lifetime.add(now_ns - holdings_.stored_ns(holding));
   times_.idle_before_evict.add(now_ns - holdings_.used_ns(holding));
   pool_->give_back(holdings_.block(holding));
+}
+
+// Whoever uses a holding uses its parents. So what only killed ones use has nothing of
+// others behind it, and what is behind it stands in an earlier place of some list.
+Result<int32_t> KvCache::state_app(const std::string& name, AppState state) {
+  TRY(apps_.state(name, state));
+  int32_t gone = 0;
+  for (int32_t before = -1; state == AppState::kKilled && before != gone;) {
+    before = gone;
+    for (int32_t group = 0; group < holdings_.groups(); ++group) {
+      int32_t next = kNoHolding;
+      for (int32_t holding = holdings_.released_first(group); holding != kNoHolding; holding = next) {
+        next = holdings_.released_next(holding);
+        if (!apps_.all_killed(holdings_.apps(holding)) || !holdings_.is_leaf(holding)) continue;
+        remove(holding);
+        ++gone;
+      }
+    }
+  }
+  return gone;
 }
 
 KvSummary KvCache::summary() const {
@@ -243,7 +318,10 @@ void KvCache::release(KvLease& lease) {
     if (index >= lease.shared()) {
       pool_->give_back(block);
     } else {
-      holdings_.unpin(lease.holdings_[static_cast<size_t>(index)], now_ns);
+      const int32_t holding = lease.holdings_[static_cast<size_t>(index)];
+      holdings_.unpin(holding, group_of(holding), now_ns);
+      if (apps_.all_killed(holdings_.apps(holding)) && holdings_.pins(holding) == 0 && holdings_.is_leaf(holding))
+        remove(holding);
     }
   }
   lease.blocks_.clear();
@@ -254,6 +332,7 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
   pool_->check();
   texts_.check();
   holdings_.check();
+  apps_.check();
   // Each block: how many leases have it to themselves, and how many holdings are in it.
   std::vector<int32_t> owners(static_cast<size_t>(total()), 0), held(static_cast<size_t>(total()), 0);
   std::vector<int32_t> pins(static_cast<size_t>(holdings_.capacity()), 0);
@@ -274,16 +353,19 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
     }
   }
   std::vector<int32_t> holders(static_cast<size_t>(texts_.capacity()), 0);
+  std::vector<int32_t> of_apps(static_cast<size_t>(apps_.sets_end()), 0);
   for (int32_t holding = 0; holding < holdings_.capacity(); ++holding) {
     CHECK((holdings_.contains(holding) ? holdings_.pins(holding) : 0) == pins[static_cast<size_t>(holding)]);
     if (!holdings_.contains(holding)) continue;
     ++held[static_cast<size_t>(holdings_.block(holding))];
     ++holders[static_cast<size_t>(holdings_.text(holding))];
+    ++of_apps[static_cast<size_t>(holdings_.apps(holding))];
     const int32_t parent = holdings_.parent(holding);
     CHECK(texts_.parent(holdings_.text(holding)) == (parent == kNoHolding ? kNoText : holdings_.text(parent)));
   }
   for (int32_t text = 0; text < texts_.capacity(); ++text)
     CHECK(texts_.holders(text) == holders[static_cast<size_t>(text)]);
+  for (AppSetId set = 0; set < apps_.sets_end(); ++set) CHECK(apps_.holders(set) == of_apps[static_cast<size_t>(set)]);
   for (int32_t block = 0; block < total(); ++block) {
     const auto index = static_cast<size_t>(block);
     CHECK(owners[index] + held[index] == (pool_->is_taken(block) ? 1 : 0));

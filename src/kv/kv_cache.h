@@ -18,16 +18,17 @@
 // Every stored block is counted in times() when it is found and when it is evicted.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "kv/apps.h"
 #include "kv/block_pool.h"
 #include "kv/block_times.h"
 #include "kv/eviction.h"
@@ -84,8 +85,8 @@ class KvCache {
   static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache, const Clock& clock,
                                              const BlockPool::Counted& counted = {});
 
-  // kLru where this is not called.
-  void evict_by(KvEviction eviction, std::function<KvWorth()> worth);
+  // kLru where this is not called; before anything is kept. `utility`: of kUtility.
+  void evict_by(KvEviction eviction, std::function<KvWorth()> worth, const KvUtility& utility = {});
 
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
   // the last token passes limit = size - 1.
@@ -126,6 +127,11 @@ class KvCache {
   const BlockTimes& times() const { return times_; }
   KvSummary summary() const;  // costs all that is held
   KvIdentities& identities() { return identities_; }
+  KvApps& apps() { return apps_; }
+  const KvApps& apps() const { return apps_; }
+  // As KvApps::state(). What only killed ones use goes at once, or when its last lease is
+  // dropped; answers how many blocks went now.
+  Result<int32_t> state_app(const std::string& name, AppState state);
   // With every live lease at hand it also checks who holds what; at idle: check({}).
   void check(std::span<const KvLease* const> leases) const;
 
@@ -142,13 +148,19 @@ class KvCache {
   int32_t find(const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t& text) const;
   void release(KvLease& lease);
   void evict();
-  // The first of each list of holdings: never found, found.
-  struct Firsts {
-    std::array<int32_t, 2> holdings;
-  };
-  Firsts firsts() const { return {{holdings_.released_first(false), holdings_.released_first(true)}}; }
-  // Of these the one that goes: false, true; `leaf`: it must have no children.
-  bool goes_first(const Firsts& firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const;
+  // Which of the lists of released holdings this one belongs to: by whether it was ever
+  // found, or by its applications.
+  int32_t group_of(int32_t holding) const {
+    return eviction_ == KvEviction::kUtility ? holdings_.apps(holding) : holdings_.was_found(holding) ? 1 : 0;
+  }
+  // The first of each list that is left, and of these the one that goes, as its list;
+  // `leaf`: it must have no children.
+  std::span<int32_t> firsts() const;
+  size_t goes_first(std::span<const int32_t> firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const;
+  double keeps(int32_t holding, const KvWorth& worth, int64_t now_ns) const;
+  double utility(int32_t holding, int64_t now_ns) const;
+  void used_by(int32_t holding, const KvAppRef& app);
+  void remove(int32_t holding);
   double expected_per_s(int32_t holding, int64_t now_ns) const;
   double recreate_s(int32_t holding, const KvWorth& worth) const;
 
@@ -158,7 +170,10 @@ class KvCache {
   KvIdentities identities_;
   BlockTimes times_;
   double stored_ = 0, found_ = 0;  // blocks
+  KvApps apps_;
   KvEviction eviction_ = KvEviction::kLru;
+  KvUtility utility_;
+  mutable std::vector<int32_t> firsts_;  // scratch of firsts()
   std::function<KvWorth()> worth_;
   const bool prefix_cache_;
   const Clock& clock_;

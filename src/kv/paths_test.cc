@@ -106,11 +106,13 @@ TEST(HoldingTable, OnOneTextEveryIdentityHoldsItsOwn) {
   EXPECT_EQ(table.find(6, identities[0]), kNoHolding);
   EXPECT_EQ(table.block(x), 11);
   EXPECT_FALSE(table.is_leaf(x));
-  table.unpin(behind, 4);
-  table.unpin(x, 4);
-  table.unpin(base, 4);
+  table.unpin(behind, 1, 4);
+  table.unpin(x, 1, 4);
+  table.unpin(base, 0, 4);
   table.check();
-  EXPECT_EQ(table.released_first(false), behind);
+  EXPECT_EQ(table.released_first(0), base);
+  EXPECT_EQ(table.released_first(1), behind);
+  EXPECT_EQ(table.released_next(behind), x);
   table.remove(behind);
   EXPECT_EQ(table.block(behind), 12);
   EXPECT_TRUE(table.is_leaf(x));
@@ -138,8 +140,8 @@ TEST(HoldingTableDeath, WhatIsPinnedOrHasChildrenStays) {
   const int32_t parent = table.add({.text = 0, .identity = identities[0]}, 0, 1);
   const int32_t child = table.add({.parent = parent, .text = 1, .identity = identities[0]}, 1, 1);
   EXPECT_DEATH(table.remove(child), "");
-  table.unpin(child, 2);
-  table.unpin(parent, 2);
+  table.unpin(child, 0, 2);
+  table.unpin(parent, 0, 2);
   EXPECT_DEATH(table.remove(parent), "");
   EXPECT_DEATH(table.add({.parent = parent, .text = 2, .identity = identities[0]}, 2, 3), "");
 }

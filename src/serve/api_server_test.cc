@@ -509,38 +509,6 @@ TEST_F(ApiTest, QueuesNameWhoWaitsByTheIdsThatClientsSaw) {
   asks.join();
 }
 
-TEST_F(ApiTest, KvIsShownByWhoHoldsItWithoutTextsOrSalts) {
-  start();
-  engine.kv.block_tokens = 16;
-  engine.kv.total_tokens = 320;
-  engine.kv.text_tokens = 32;
-  engine.kv.held_tokens = 48;
-  engine.kv.holders = 2;
-  engine.kv.first.resize(2);
-  engine.kv.first[0].tokens = 32;
-  engine.kv.first[0].saved_s = 0.5;
-  engine.kv.first[1].adapters = {{.version = "00ff", .scale = 0.5f, .from_token = 20}};
-  engine.kv.first[1].salted = true;
-  const HttpResponse answer = get("/v1/kv");
-  EXPECT_EQ(answer.status, 200);
-  const BodyJson body = BodyJson::parse(answer.body);
-  EXPECT_EQ(body["total_tokens"], 320);
-  EXPECT_EQ(body["text_tokens"], 32);
-  EXPECT_EQ(body["held_tokens"], 48);
-  EXPECT_EQ(body["holders"], 2);
-  EXPECT_TRUE(body["first"][0]["adapters"].empty());
-  EXPECT_EQ(body["first"][0]["saved_s"], 0.5);
-  EXPECT_EQ(body["first"][0]["salted"], false);
-  const BodyJson& adapter = body["first"][1]["adapters"][0];
-  EXPECT_TRUE(adapter["name"].is_null()) << "no adapter has that version";
-  EXPECT_EQ(adapter["version"], "00ff");
-  EXPECT_EQ(adapter["scale"], 0.5);
-  EXPECT_EQ(adapter["from_token"], 20);
-  EXPECT_EQ(body["first"][1]["salted"], true);
-  engine.next_command = Error{ErrorCode::kOverloaded, "Too many commands are waiting."};
-  EXPECT_EQ(get("/v1/kv").status, 429);
-}
-
 TEST_F(ApiTest, ABudgetChangeEndsWhenItsClientLeaves) {
   engine.hold_memory = true;
   start();

@@ -43,6 +43,8 @@ constexpr Row kRows[] = {
     {"POST", "/v1/unload_lora_adapter", RouteId::kUnloadLora, kAdmin},
     {"GET", "/v1/queues", RouteId::kQueues, kAdmin},
     {"GET", "/v1/kv", RouteId::kKv, kAdmin},
+    {"GET", "/v1/apps", RouteId::kApps, kAdmin},
+    {"PUT", "/v1/apps/{name}", RouteId::kAppState, kAdmin},
     {"GET", "/v1/admin/memory", RouteId::kMemory, kAdmin},
     {"PUT", "/v1/admin/memory", RouteId::kSetMemory, kAdmin},
     {"POST", "/v1/admin/drain", RouteId::kDrain, kAdmin},

@@ -43,6 +43,8 @@ enum class RouteId : unsigned char {
   kUnloadLora,
   kQueues,
   kKv,
+  kApps,
+  kAppState,
   kMemory,
   kSetMemory,
   kDrain,

@@ -80,6 +80,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   if (!profile.link) counted = {.ledger = ledger_.get(), .block_bytes = block_bytes_, .capacity = blocks_most()};
   parts.kv = KvCache::create_ids(static_cast<int32_t>(blocks), engine.prefix_cache, clock_, counted);
   parts.kv_eviction = engine.kv_eviction;
+  parts.kv_utility = engine.kv_utility;
   parts.joint_kv = joint_;
   parts.adapter_floor_bytes = host_bytes;
   parts.config = config;

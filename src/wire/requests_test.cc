@@ -394,6 +394,12 @@ TEST(OtherRequests, EmbeddingsTokenizeAdaptersApps) {
                           R"({"budget_bytes":"much"})", R"({"budget_bytes":[]})", R"({"budget_bytes":1e30})"}) {
     EXPECT_FALSE(parse_set_memory_request(bad).ok()) << bad;
   }
+  EXPECT_EQ(parse_app_state_request(R"({"state":"background","pid":12})")->pid, 12);
+  EXPECT_EQ(parse_app_state_request(R"({"state":"killed"})")->state, AppStateWord::kKilled);
+  for (const char* bad : {"{}", R"({"state":"asleep"})", R"({"state":1})", R"({"state":"killed","pid":12})",
+                          R"({"state":"foreground","pid":0})", R"({"state":"foreground","pid":"1"})"}) {
+    EXPECT_FALSE(parse_app_state_request(bad).ok()) << bad;
+  }
   const auto scales =
       parse_lora_scales_request(R"([{"id":0,"scale":0.25},{"id":"law","scale":0},{"id":1,"scale":-1}])");
   ASSERT_EQ(Parsed(scales)->adapters.size(), 3u);
