@@ -13,13 +13,13 @@ namespace {
 
 const char* name_of(AppState state) { return kAppStateNames[static_cast<size_t>(state)]; }
 
-AppState state_of(AppStateWord word) {
+AppState state_of(AppStateKind word) {
   switch (word) {
-    case AppStateWord::kForeground:
+    case AppStateKind::kForeground:
       return AppState::kForeground;
-    case AppStateWord::kBackground:
+    case AppStateKind::kBackground:
       return AppState::kBackground;
-    case AppStateWord::kKilled:
+    case AppStateKind::kKilled:
       return AppState::kKilled;
   }
   return AppState::kForeground;
@@ -60,7 +60,7 @@ void AppService::state(std::shared_ptr<Reply> reply, const std::string& id, std:
     if (!answered.status.ok()) return reply->refuse(to_api_error(answered.status.error()));
     if (pid) {
       // Its state stands; a process that is not there any more is the client's to say.
-      if (const Status watched = watch(id, *pid); !watched.ok())
+      if (const Status watched = watch(id, static_cast<int>(*pid)); !watched.ok())
         return reply->refuse(to_api_error(watched.error(), "pid"));
     }
     JsonOut out;

@@ -172,28 +172,6 @@ Parsed<LoraScalesRequest> parse_lora_scales_request(std::string_view body) {
   return request;
 }
 
-Parsed<AppStateRequest> parse_app_state_request(std::string_view body) {
-  auto json = parse_json_object(body);
-  if (!json.ok()) return json.error();
-  JsonReader reader(*json);
-  AppStateRequest request;
-  const auto state = reader.string("state", 32);
-  if (state == "foreground") {
-    request.state = AppStateWord::kForeground;
-  } else if (state == "background") {
-    request.state = AppStateWord::kBackground;
-  } else if (state == "killed") {
-    request.state = AppStateWord::kKilled;
-  } else if (!reader.failed()) {
-    reader.fail("state", "'state' is foreground, background or killed.");
-  }
-  if (const auto pid = reader.integer("pid", 1, INT_MAX)) request.pid = static_cast<int>(*pid);
-  if (request.pid && request.state == AppStateWord::kKilled)
-    reader.fail("pid", "'pid' is of a process that runs; whoever is killed has none.");
-  if (reader.failed()) return reader.error();
-  return request;
-}
-
 // A number of bytes, or a text with a unit as on the command line.
 Parsed<SetMemoryRequest> parse_set_memory_request(std::string_view body) {
   auto json = parse_json_object(body);
@@ -234,6 +212,8 @@ Parsed<AppStateRequest> parse_app_state_request(std::string_view body) {
   else
     reader.fail("state", "'state' must be foreground, background or killed.");
   request.pid = reader.integer("pid", 1, INT_MAX);
+  if (request.pid && request.state == AppStateKind::kKilled)
+    reader.fail("pid", "'pid' is of a process that runs; whoever is killed has none.");
   if (reader.failed()) return reader.error();
   return request;
 }

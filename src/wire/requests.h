@@ -212,22 +212,16 @@ struct LoraScalesRequest {
   std::vector<AdapterRef> adapters;
 };
 
-// PUT /v1/apps/{id}
-inline constexpr size_t kAppIdBytesMost = 128;
-enum class AppStateWord : uint8_t { kForeground, kBackground, kKilled };
-struct AppStateRequest {
-  AppStateWord state = AppStateWord::kForeground;
-  std::optional<int> pid;  // of its process, on the server's machine
-};
-
 struct SetMemoryRequest {
   int64_t budget_bytes = 0;
 };
 
+// PUT /v1/apps/{id}
+inline constexpr size_t kAppIdBytesMost = 128;
 enum class AppStateKind : unsigned char { kForeground, kBackground, kKilled };
 struct AppStateRequest {
   AppStateKind state = AppStateKind::kForeground;
-  std::optional<int64_t> pid;
+  std::optional<int64_t> pid;  // of its process, on the server's machine
 };
 
 Parsed<ChatRequest> parse_chat_request(std::string_view body);
@@ -240,7 +234,6 @@ Parsed<LoadLoraRequest> parse_load_lora_request(std::string_view body);
 Parsed<UnloadLoraRequest> parse_unload_lora_request(std::string_view body);
 Parsed<LoraScalesRequest> parse_lora_scales_request(std::string_view body);
 Parsed<SetMemoryRequest> parse_set_memory_request(std::string_view body);
-Parsed<AppStateRequest> parse_app_state_request(std::string_view body);
 Parsed<AppStateRequest> parse_app_state_request(std::string_view body);
 
 }  // namespace loralei

@@ -395,7 +395,7 @@ TEST(OtherRequests, EmbeddingsTokenizeAdaptersApps) {
     EXPECT_FALSE(parse_set_memory_request(bad).ok()) << bad;
   }
   EXPECT_EQ(parse_app_state_request(R"({"state":"background","pid":12})")->pid, 12);
-  EXPECT_EQ(parse_app_state_request(R"({"state":"killed"})")->state, AppStateWord::kKilled);
+  EXPECT_EQ(parse_app_state_request(R"({"state":"killed"})")->state, AppStateKind::kKilled);
   for (const char* bad : {"{}", R"({"state":"asleep"})", R"({"state":1})", R"({"state":"killed","pid":12})",
                           R"({"state":"foreground","pid":0})", R"({"state":"foreground","pid":"1"})"}) {
     EXPECT_FALSE(parse_app_state_request(bad).ok()) << bad;

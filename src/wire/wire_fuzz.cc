@@ -91,7 +91,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (auto r = parse_tokenize_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_detokenize_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_load_lora_request(body); !r.ok()) check_error(r.error());
-  if (auto r = parse_app_state_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_unload_lora_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_lora_scales_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_set_memory_request(body); !r.ok()) check_error(r.error());
