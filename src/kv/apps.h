@@ -40,7 +40,7 @@ class KvApps {
   static constexpr size_t kStatedMost = 1024, kSetMost = 64;
 
   KvApps();
-  // Known, or new and in the foreground. A killed one is in the foreground again: it asks.
+  // Known, or new and in the foreground. A killed one is in the foreground again.
   KvAppRef asks(const std::string& name);
   // Stated by whoever manages applications. CHECKs that the name is not empty.
   Status state(const std::string& name, AppState state);

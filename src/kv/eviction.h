@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KvEviction: which cached prefix goes first when blocks run out. Always one on whose text
-// nothing goes on.
+// KvEviction: which cached prefix goes first when blocks run out. Always one behind which
+// nothing is held.
 //
 //   kLru      the one released first
 //   kDensity  of the first of those that were ever found and the first of those that were
@@ -8,10 +8,11 @@
 //             (KvWorth), by its uses so far; of one that was not found yet as often as
 //             others are
 //   kUtility  of the firsts of those that the same applications use, the one of least
-//             U = state * S / (1 + S) + recency / (1 + idle / 300 s) + length * L / (1024 + L)
-//             where S is the score of these applications (KvApps), idle the time since its
-//             last use and L the tokens up to its end (MobiLoRA, Eq. 4; the paper leaves
-//             the monotone functions open)
+//             U = state * S / (1 + S) + recency / (1 + idle / 300 s)
+//                 + length * L / (1024 + L)
+//             where S is the score of these applications (KvApps), idle the time since
+//             its last use and L the tokens up to its end (MobiLoRA, Eq. 4; the paper
+//             leaves the monotone functions open)
 //
 // Thread-safe (plain values). No failure.
 #pragma once

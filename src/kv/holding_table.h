@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // HoldingTable: whose keys and values there are on which text. A holding is one block of
-// one identity on one text; on a text there are as many as identities were computed there.
+// one identity on one text; on a text there is one for each that was computed there.
 //
 //   text A ── text B ── text C      (TextTree)
 //   │ base    │ base    │ X: block 9
@@ -15,11 +15,11 @@
 // Ownership: none of the bytes; a block that is held stays taken in the pool until
 // remove() names it. Storage grows with set_capacity alone: finding, adding and removing
 // allocate nothing.
-// Invariants (check()): whoever pins a holding pins its parents, so pins(parent) >= sum of
+// Invariants (check()): whoever pins a holding pins its parents: pins(parent) >= sum of
 // pins(children). Exactly the unpinned ones stand in a list, that of the group which
-// unpin() named, each in the order of release. A released path is released deepest first:
-// hence a holding was released after its descendants, and of the firsts of all lists the
-// one that was released earliest is a leaf.
+// unpin() named, each in the order of release. A path is released deepest first: hence
+// a holding was released after its descendants, and of the firsts of all lists the one
+// that was released earliest is a leaf.
 #pragma once
 
 #include <cstdint>

@@ -13,9 +13,9 @@
 // shared() counts the first kind.
 //
 // Invariants (check()): every block is free, private to one lease, or of one holding; a
-// lease pins its holdings on a path of texts from the root. Scarcity is an answer: reserve() says false and
-// changes nothing; unpinned prefixes are evicted before, by kv/eviction.h.
-// Every stored block is counted in times() when it is found and when it is evicted.
+// lease pins its holdings on a path of texts from the root. Scarcity is an answer:
+// reserve() says false and changes nothing; unpinned prefixes are evicted before, by
+// kv/eviction.h. A stored block is counted in times() when it is found or evicted.
 #pragma once
 
 #include <cstdint>

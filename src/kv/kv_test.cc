@@ -591,6 +591,26 @@ void state_alike(Cache& cache, NaiveCache& naive, Prng& random) {
   state == AppState::kKilled ? naive.kill(app) : void(naive.states[app] = state);
 }
 
+// Somebody comes: what of his text is there is leased.
+std::unique_ptr<Live> begin_alike(Cache& cache, NaiveCache& naive, std::vector<KvKey>& keys, Prng& random) {
+  auto one = std::make_unique<Live>();
+  one->key = random.below(keys.size());
+  if (random.below(3) != 0) one->app = std::string(1, static_cast<char>('a' + random.below(4)));
+  if (naive.state_of(one->app) == AppState::kKilled) naive.states.erase(one->app);
+  keys[one->key].app = cache->apps().asks(one->app);
+  const int count = 1 + static_cast<int>(random.below(90));
+  for (int i = 0; i < count; ++i) one->tokens.push_back(static_cast<TokenId>(i / 16 == 0 ? 0 : random.below(20) == 0));
+  const int limit = count - 1;
+  const int expected = naive.match(keys[one->key], one->tokens, limit);
+  EXPECT_EQ(cache->peek(keys[one->key], one->tokens, limit).blocks, expected);
+  one->lease = cache->match(keys[one->key], one->tokens, limit, 8);
+  EXPECT_EQ(one->lease.shared(), expected);
+  for (int i = 1; i <= expected; ++i) naive.find(NaiveCache::path(keys[one->key], one->tokens, i), one->app);
+  one->shared = one->blocks = expected;
+  one->computed = expected * kKvBlockTokens;
+  return one;
+}
+
 TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
   constexpr int32_t kCapacity = 40;
   int shrunk = 0, grown = 0;
@@ -621,23 +641,8 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
         naive.resize(blocks);
         ASSERT_EQ(cache.ledger.used_bytes(MemoryUse::kKv), blocks * kv_block_bytes(kTinyShape));
       } else if (choice < 3) {
-        auto one = std::make_unique<Live>();
-        one->key = random.below(keys.size());
-        if (random.below(3) != 0) one->app = std::string(1, static_cast<char>('a' + random.below(4)));
-        if (naive.state_of(one->app) == AppState::kKilled) naive.states.erase(one->app);
-        keys[one->key].app = cache->apps().asks(one->app);
-        const int count = 1 + static_cast<int>(random.below(90));
-        for (int i = 0; i < count; ++i)
-          one->tokens.push_back(static_cast<TokenId>(i / 16 == 0 ? 0 : random.below(20) == 0));
-        const int limit = count - 1;
-        const int expected = naive.match(keys[one->key], one->tokens, limit);
-        ASSERT_EQ(cache->peek(keys[one->key], one->tokens, limit).blocks, expected);
-        one->lease = cache->match(keys[one->key], one->tokens, limit, 8);
-        ASSERT_EQ(one->lease.shared(), expected);
-        for (int i = 1; i <= expected; ++i) naive.find(NaiveCache::path(keys[one->key], one->tokens, i), one->app);
-        one->shared = one->blocks = expected;
-        one->computed = expected * kKvBlockTokens;
-        live.push_back(std::move(one));
+        live.push_back(begin_alike(cache, naive, keys, random));
+        if (testing::Test::HasFatalFailure()) return;
       } else if (choice < 8 && !live.empty()) {
         Live& one = *live[random.below(live.size())];
         const int target =

@@ -5,7 +5,7 @@
 //
 // Thread: any; answers are made on the dispatcher's thread, when the engine has said how
 // it stands between two steps.
-// Ownership: borrows what the context has; owns the watch, which the first process starts.
+// Ownership: borrows what the context has; owns the watch, made for the first process.
 // Invariants: a process is watched once the engine knows the application; one that is
 // killed is not watched.
 // Failure: answered to the client.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// ProcessWatch: tells when processes of this machine end, each by a file descriptor of its
-// own (pidfd): a number that the system gives to another process later is not mistaken for
+// ProcessWatch: tells when processes of this machine end, each by a descriptor of its own
+// (pidfd): a number that the system gives to another process later is not mistaken for
 // the one that was meant.
 //
-// Thread-safe; on_exit runs on the watch's own thread, which sleeps in poll(), and without
-// a lock: it may call back.
+// Thread-safe; on_exit runs on the watch's own thread, which sleeps in poll(), without a
+// lock: it may call back.
 // Ownership: a descriptor a watched process; the destructor ends the thread and tells
 // nothing any more.
 // Invariants: at most kMost are watched; of what forget() or another watch() of the same
