@@ -31,9 +31,7 @@ uint64_t checksum(std::span<const std::byte> blob) {
   return fast_hash(blob.data() + kCheckedAt, blob.size() - kCheckedAt, load<uint64_t>(blob, 0));
 }
 
-size_t groups_of(const KvGridShape& shape) {
-  return 2 * static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
-}
+size_t groups_of(const KvGridShape& shape) { return static_cast<size_t>(kv_groups(shape, shape.layers)); }
 size_t scale_bytes(const KvGridShape& shape) {
   return static_cast<size_t>(shape.layers * shape.layer_scales()) * sizeof(float);
 }

@@ -31,6 +31,22 @@ inline constexpr size_t kBlobHeaderBytes = 28;
 
 size_t blob_extra_bytes(KvBlobKind kind, int32_t layers, int32_t exceptions);
 
+// A group's place in KvNumbers.
+struct KvHeadPlace {
+  int32_t layer = 0, v = 0, kv_head = 0;
+};
+inline int64_t kv_groups(const KvGridShape& shape, int32_t layers) { return int64_t{2} * layers * shape.kv_heads; }
+inline KvHeadPlace kv_head_place(const KvGridShape& shape, int64_t group) {
+  const int64_t heads = kv_groups(shape, 1), in_layer = group % heads;
+  return {static_cast<int32_t>(group / heads), static_cast<int32_t>(in_layer / shape.kv_heads),
+          static_cast<int32_t>(in_layer % shape.kv_heads)};
+}
+
+// The integers of one head, on the stack.
+struct alignas(64) KvHeadScratch {
+  int16_t integers[kKvBlockTokens * kKvCodecMaxHeadDim];
+};
+
 // Groups come last first, as the coders work; then finish().
 class BlobWriter {
  public:

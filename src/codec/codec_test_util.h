@@ -136,7 +136,7 @@ inline void fill_near(Prng& prng, const KvGridShape& shape, const std::vector<fl
 }
 
 // A buffer of exactly these bytes, so that a sanitizer sees what is read beyond.
-inline std::unique_ptr<std::byte[]> exact_copy(std::span<const std::byte> bytes) {
+__attribute__((noinline)) inline std::unique_ptr<std::byte[]> exact_copy(std::span<const std::byte> bytes) {
   auto copy = std::make_unique<std::byte[]>(bytes.size());
   std::copy(bytes.begin(), bytes.end(), copy.get());
   return copy;

@@ -9,20 +9,6 @@
 namespace loralei {
 namespace {
 
-// The differences of one head.
-struct alignas(64) HeadScratch {
-  int16_t integers[kKvBlockTokens * kKvCodecMaxHeadDim];
-};
-
-struct Group {
-  int32_t layer, v, kv_head;
-};
-Group group_at(const KvGridShape& shape, int64_t group) {
-  const int64_t heads = 2 * shape.kv_heads, in_layer = group % heads;
-  return {static_cast<int32_t>(group / heads), static_cast<int32_t>(in_layer / shape.kv_heads),
-          static_cast<int32_t>(in_layer % shape.kv_heads)};
-}
-
 // The anchor's hashes as a delta keeps them.
 void store_anchor(const KvNumbers& anchor, std::span<std::byte> extra) {
   uint64_t hash = kKvHashStart;
@@ -69,7 +55,7 @@ size_t kv_blob_bound(const KvGrid& grid) {
   const KvGridShape& shape = grid.shape();
   const auto numbers = static_cast<size_t>(shape.numbers());
   const auto scales = static_cast<size_t>(shape.layers * shape.layer_scales());
-  const size_t groups = 2 * static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.kv_heads);
+  const auto groups = static_cast<size_t>(kv_groups(shape, shape.layers));
   // A group takes at most 16 bits a number raw. One that is coded was expected to take
   // less, and a coder at its lowest takes up to 0.17 bits more than that.
   return kBlobHeaderBytes + blob_extra_bytes(KvBlobKind::kDelta, shape.layers, 0) + numbers * 9 / 4 + groups +
@@ -82,9 +68,9 @@ size_t kv_encode(const KvGrid& grid, const KvNumbers& numbers, const KvNumbers* 
   CHECK(numbers.shape() == shape && numbers.layers() == shape.layers);
   CHECK(anchor == nullptr || (anchor->shape() == shape && anchor->layers() == shape.layers));
   BlobWriter writer(grid, anchor == nullptr ? KvBlobKind::kAlone : KvBlobKind::kDelta, 0, out, path);
-  HeadScratch scratch;
-  for (int64_t group = 2 * int64_t{shape.layers} * shape.kv_heads; group-- > 0;) {
-    const auto [layer, v, kv_head] = group_at(shape, group);
+  KvHeadScratch scratch;
+  for (int64_t group = kv_groups(shape, shape.layers); group-- > 0;) {
+    const auto [layer, v, kv_head] = kv_head_place(shape, group);
     const int16_t* integers = numbers.head(layer, v, kv_head);
     if (anchor != nullptr) {
       path.subtract(integers, anchor->head(layer, v, kv_head), shape.head_numbers(), scratch.integers);
@@ -105,8 +91,8 @@ Status kv_decode(const KvGrid& grid, std::span<const std::byte> blob, const KvNu
   TRY_ASSIGN(BlobReader reader, open_blob(grid, blob));
   TRY(check_anchor(grid, reader, anchor, layers));
   const bool is_delta = reader.info.kind == KvBlobKind::kDelta;
-  for (int64_t group = 0; group < 2 * int64_t{layers} * shape.kv_heads; ++group) {
-    const auto [layer, v, kv_head] = group_at(shape, group);
+  for (int64_t group = 0; group < kv_groups(shape, layers); ++group) {
+    const auto [layer, v, kv_head] = kv_head_place(shape, group);
     int16_t* const integers = numbers.head(layer, v, kv_head);
     if (!reader.take(shape, group, path, integers)) return damaged_blob();
     if (is_delta) path.add(anchor->head(layer, v, kv_head), shape.head_numbers(), integers);
