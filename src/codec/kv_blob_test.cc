@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/allocation_counter.h"
 #include "base/fast_hash.h"
 #include "codec/codec_test_util.h"
 
@@ -170,6 +171,29 @@ TEST(KvBlob, NoBlockTakesMoreThanTheBound) {
       }();
       EXPECT_LE(encoded(grid, numbers, &zero).size(), kv_blob_bound(grid));
     }
+  }
+}
+
+// Tables are made before.
+TEST(KvBlob, NothingIsAllocatedOnTheWay) {
+  Prng prng(41);
+  for (const DType dtype : kCacheTypes) {
+    Pair pair = random_pair(prng, small_shape(dtype), 0.5f, 0.2f);
+    const TestCache cache(pair.grid.shape());
+    KvNumbers back(pair.grid);
+    std::vector<std::byte> room(kv_blob_bound(pair.grid));
+    bool good = true;
+    testing_support::start_counting_allocations();
+    for (const KvNumbers* anchor :
+         {static_cast<const KvNumbers*>(nullptr), static_cast<const KvNumbers*>(&pair.first)}) {
+      const size_t size = kv_encode(pair.grid, pair.second, anchor, room);
+      good &= kv_decode(pair.grid, std::span(room).first(size), anchor, back).ok();
+      kv_write(pair.grid, back, cache.view(), 0);
+      good &= kv_read(pair.grid, cache.view(), 0, back);
+      good &= kv_blob_info(std::span(room).first(size)).ok();
+    }
+    EXPECT_EQ(testing_support::stop_counting_allocations().count, 0);
+    EXPECT_TRUE(good);
   }
 }
 
