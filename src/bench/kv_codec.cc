@@ -3,10 +3,10 @@
 // fast that goes. The numbers are made: normal, with a scale for each channel; a second
 // adapter's are the first's with noise, so that both have a stated cosine.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <optional>
 
 #include "base/clock.h"
 #include "base/prng.h"
@@ -34,16 +34,18 @@ class Normal {
  public:
   explicit Normal(uint64_t seed) : prng_(seed) {}
   double operator()() {
-    if (next_) return *std::exchange(next_, std::nullopt);
+    has_second_ = !has_second_;
+    if (!has_second_) return second_;
     const double size = std::sqrt(-2 * std::log(1 - prng_.uniform()));
     const double angle = 2 * std::numbers::pi * prng_.uniform();
-    next_ = size * std::sin(angle);
+    second_ = size * std::sin(angle);
     return size * std::cos(angle);
   }
 
  private:
   Prng prng_;
-  std::optional<double> next_;
+  double second_ = 0;
+  bool has_second_ = false;
 };
 
 // Blocks in f16.
@@ -178,17 +180,20 @@ class CodecTimes {
   }
   const Blobs& blobs() const { return blobs_; }
 
-  void measure(bool counts) {
-    time(counts, encode_, [&](size_t block, size_t) { encode(block, side_.numbers[block]); });
-    time(counts, decode_, [&](size_t block, size_t worker) { decode(block, scratch_[worker]); });
-    time(counts, encode_f16_, [&](size_t block, size_t worker) {
+  void measure() {
+    time(encode_, [&](size_t block, size_t) { encode(block, side_.numbers[block]); });
+    time(decode_, [&](size_t block, size_t worker) { decode(block, scratch_[worker]); });
+    time(encode_f16_, [&](size_t block, size_t worker) {
       good_ = kv_read(grid_, blocks_.view, static_cast<int32_t>(block), scratch_[worker]) && good_;
       encode(block, scratch_[worker]);
     });
-    time(counts, decode_f16_, [&](size_t block, size_t worker) {
+    time(decode_f16_, [&](size_t block, size_t worker) {
       decode(block, scratch_[worker]);
       kv_write(grid_, scratch_[worker], back_.view, static_cast<int32_t>(block));
     });
+  }
+  void drop_last() {
+    for (std::vector<double>* samples : {&encode_, &decode_, &encode_f16_, &decode_f16_}) samples->pop_back();
   }
   void report(const std::string& prefix, BenchReport& report) const {
     report.rows.push_back(summarise(prefix + "encode", "Gnum/s", encode_));
@@ -222,11 +227,11 @@ class CodecTimes {
     });
   }
   template <typename Body>
-  void time(bool counts, std::vector<double>& samples, Body body) {
+  void time(std::vector<double>& samples, Body body) {
     const double begin_s = clock_.now_s();
     for (int i = 0; i < kPasses; ++i) pass(body);
     const double taken_s = clock_.now_s() - begin_s;
-    if (counts) samples.push_back(static_cast<double>(kPasses * run_.numbers()) / taken_s * 1e-9);
+    samples.push_back(static_cast<double>(kPasses * run_.numbers()) / taken_s * 1e-9);
   }
 
   const KvGrid& grid_;
@@ -261,8 +266,8 @@ Status time_one(const BenchOptions& options, const std::string& prefix, CodecTim
   QuietRounds rounds(options.rounds, options.foreign_max);
   std::vector<bool> kept;
   while (rounds.next()) {
-    times.measure(rounds.number() > 0);
-    (void)rounds.keep();
+    times.measure();
+    if (!rounds.keep()) times.drop_last();
   }
   const size_t first_row = report.rows.size();
   times.report(prefix, report);
