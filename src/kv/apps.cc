@@ -25,11 +25,14 @@ bool named_before(const KvAppRef& a, const KvAppRef& b) { return a->name < b->na
 
 }  // namespace
 
-bool KvApps::ByNames::operator()(const Members& a, const Members& b) const {
+bool KvApps::ByNames::operator()(std::span<const KvAppRef> a, std::span<const KvAppRef> b) const {
   return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), named_before);
 }
 
-KvApps::KvApps() : nobody_named_(std::make_shared<const KvApp>()) { sets_.push_back({.score = kSetMost}); }
+KvApps::KvApps() : nobody_named_(std::make_shared<const KvApp>()) {
+  sets_.push_back({.score = kSetMost});
+  hold(alone(nobody_named_));
+}
 
 std::shared_ptr<KvApp> KvApps::find(const std::string& name) {
   std::weak_ptr<KvApp>& known = known_[name];
@@ -84,7 +87,7 @@ void KvApps::weigh(Set& set) const {
 }
 
 AppSetId KvApps::set_of(Members members) {
-  if (members.size() > kSetMost) return 0;
+  if (members.size() > kSetMost) return kEverybody;
   const auto known = ids_.find(members);
   if (known != ids_.end()) return known->second;
   AppSetId id = sets_end();
@@ -101,10 +104,13 @@ AppSetId KvApps::set_of(Members members) {
   return id;
 }
 
-AppSetId KvApps::alone(const KvAppRef& app) { return set_of({app}); }
+AppSetId KvApps::alone(const KvAppRef& app) {
+  const auto known = ids_.find(std::span(&app, 1));
+  return known != ids_.end() ? known->second : set_of({app});
+}
 
 AppSetId KvApps::with(AppSetId set, const KvAppRef& app) {
-  if (set == 0) return set;
+  if (set == kEverybody) return set;
   const Members& members = sets_[static_cast<size_t>(set)].members;
   const auto place = std::lower_bound(members.begin(), members.end(), app, named_before);
   if (place != members.end() && (*place)->name == app->name) return set;
@@ -119,7 +125,7 @@ AppSetId KvApps::with(AppSetId set, const KvAppRef& app) {
 void KvApps::let_go(AppSetId id) {
   Set& set = sets_[static_cast<size_t>(id)];
   CHECK(set.holders > 0);
-  if (--set.holders > 0 || id == 0) return;
+  if (--set.holders > 0 || id == kEverybody) return;
   ids_.erase(set.members);
   set = {};
   free_.push_back(id);

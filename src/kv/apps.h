@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -38,6 +39,7 @@ using AppSetId = int32_t;
 class KvApps {
  public:
   static constexpr size_t kStatedMost = 1024, kSetMost = 64;
+  static constexpr AppSetId kEverybody = 0, kNobodyNamed = 1;  // sets that are always there
 
   KvApps();
   // Known, or new and in the foreground. A killed one is in the foreground again.
@@ -45,7 +47,8 @@ class KvApps {
   // Stated by whoever manages applications. CHECKs that the name is not empty.
   Status state(const std::string& name, AppState state);
 
-  // The set with this one alone; `set` with this one as well. Not held yet.
+  // The set with this one alone; `set` with this one as well. Not held yet. Allocates
+  // nothing where the set is there.
   AppSetId alone(const KvAppRef& app);
   AppSetId with(AppSetId set, const KvAppRef& app);
   void hold(AppSetId set) { ++sets_[static_cast<size_t>(set)].holders; }
@@ -76,8 +79,10 @@ class KvApps {
     double score = 0;
     bool all_killed = false;
   };
+  // One alone is found without a list made for it.
   struct ByNames {
-    bool operator()(const Members& a, const Members& b) const;
+    using is_transparent = void;
+    bool operator()(std::span<const KvAppRef> a, std::span<const KvAppRef> b) const;
   };
 
   std::shared_ptr<KvApp> find(const std::string& name);
@@ -90,7 +95,7 @@ class KvApps {
   std::vector<Set> sets_;  // [0]: everybody's
   std::vector<AppSetId> free_;
   std::map<Members, AppSetId, ByNames> ids_;
-  const KvAppRef nobody_named_;
+  const KvAppRef nobody_named_;  // its set is held from the start
 };
 
 }  // namespace loralei

@@ -71,8 +71,8 @@ TEST(KvApps, WhoeverNamesNoneIsNeverKilledAndTooManyAreEverybody) {
     set = more;
     apps.check();
   }
-  EXPECT_NE(set, nobody);
-  EXPECT_EQ(set, 0);
+  EXPECT_EQ(nobody, KvApps::kNobodyNamed);
+  EXPECT_EQ(set, KvApps::kEverybody);
   for (size_t i = 0; i < KvApps::kSetMost; ++i)
     ASSERT_TRUE(apps.state("app " + std::to_string(i), AppState::kKilled).ok());
   EXPECT_FALSE(apps.all_killed(set));

@@ -365,7 +365,8 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
   }
   for (int32_t text = 0; text < texts_.capacity(); ++text)
     CHECK(texts_.holders(text) == holders[static_cast<size_t>(text)]);
-  for (AppSetId set = 0; set < apps_.sets_end(); ++set) CHECK(apps_.holders(set) == of_apps[static_cast<size_t>(set)]);
+  for (AppSetId set = 0; set < apps_.sets_end(); ++set)
+    CHECK(apps_.holders(set) == of_apps[static_cast<size_t>(set)] + (set == KvApps::kNobodyNamed ? 1 : 0));
   for (int32_t block = 0; block < total(); ++block) {
     const auto index = static_cast<size_t>(block);
     CHECK(owners[index] + held[index] == (pool_->is_taken(block) ? 1 : 0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /v1/apps and PUT /v1/apps/{id}: the applications that requests name, and how they
+// GET /v1/apps and PUT /v1/apps/{name}: the applications that requests name, and how they
 // stand, as whoever manages applications says (MobiLoRA, §3.3). One that is stated with
 // the number of its process is killed when that ends.
 //

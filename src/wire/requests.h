@@ -216,7 +216,7 @@ struct SetMemoryRequest {
   int64_t budget_bytes = 0;
 };
 
-// PUT /v1/apps/{id}
+// PUT /v1/apps/{name}
 inline constexpr size_t kAppIdBytesMost = 128;
 enum class AppStateKind : unsigned char { kForeground, kBackground, kKilled };
 struct AppStateRequest {
