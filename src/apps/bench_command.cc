@@ -111,6 +111,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   flags.engine.host.cache_dir = flags.options.cache_dir;
   TRY_ASSIGN(flags.options.host, finish_engine_options(flags.engine));
   flags.options.bounded_steps = flags.engine.step_time_ms.has_value();
+  if (flags.scenario == "kv-codec") return bench_kv_codec(flags.options, log, report);
   if (flags.scenario == "machine") return bench_machine(flags.options, log, report);
   if (flags.scenario == "offload") return bench_offload(flags.options, log, report);
   if (flags.scenario == "decode") return bench_decode(flags.options, log, report);
@@ -243,12 +244,13 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   BenchOptions& options = flags->options;
   flags->engine.speculate = "off";  // steps are measured, and bounds are those of a token a step
   command
-      ->add_option("scenario", flags->scenario,
-                   "machine, decode, prefill, mixed, blocking, flatness, overflow, offload, server, trace, lengths or "
-                   "generate (makes files, prints their paths)")
+      ->add_option(
+          "scenario", flags->scenario,
+          "machine, decode, prefill, mixed, blocking, flatness, overflow, offload, kv-codec, server, trace, lengths "
+          "or generate (makes files, prints their paths)")
       ->required()
       ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "blocking", "flatness", "overflow", "offload",
-                             "server", "trace", "lengths", "generate"}));
+                             "kv-codec", "server", "trace", "lengths", "generate"}));
   command->add_option("--shape", options.shape,
                       "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");

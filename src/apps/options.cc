@@ -241,6 +241,7 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
       ->default_str("joint with --memory-budget, else fixed")
       ->group(group);
   add_kv_eviction_option(command, flags.host.engine.kv_eviction)->group(group);
+  add_kv_utility_option(command, flags.host.engine.kv_utility)->group(group);
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
   add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
   add_predict_length_option(command, flags.host.engine.scheduling.prediction)->group(group);
@@ -366,11 +367,25 @@ CLI::Option* add_memory_sharing_option(CLI::App& command, std::optional<MemorySh
 CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction) {
   return command
       .add_option("--kv-eviction", eviction,
-                  "which prefix leaves first: lru (the one used longest ago) or density (the one that is expected to "
-                  "save the least time of computing prompts)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, KvEviction>{{"lru", KvEviction::kLru}, {"density", KvEviction::kDensity}}))
+                  "which prefix leaves first: lru (the one used longest ago), density (the one that is expected to "
+                  "save the least time of computing prompts) or utility (by the applications that use it, its last use "
+                  "and its length; see --kv-eviction-weights)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, KvEviction>{
+          {"lru", KvEviction::kLru}, {"density", KvEviction::kDensity}, {"utility", KvEviction::kUtility}}))
       ->default_str("density");
+}
+CLI::Option* add_kv_utility_option(CLI::App& command, KvUtility& utility) {
+  return command
+      .add_option_function<std::vector<double>>(
+          "--kv-eviction-weights",
+          [&utility](const std::vector<double>& weights) {
+            utility = {weights[0], weights[1], weights[2]};
+          },
+          "of its applications' states, its last use and its length, for --kv-eviction utility")
+      ->expected(3)
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1e6))
+      ->default_str("0.5,0.4,0.1");
 }
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy) {
   return command

@@ -78,7 +78,13 @@ TEST(Options, AStatedBudgetIsSharedByWhatItIsWorthUnlessSaid) {
 TEST(Options, APrefixLeavesByWhatItSavesUnlessSaid) {
   EXPECT_EQ(finish_engine_options(*parse({}))->engine.kv_eviction, KvEviction::kDensity);
   EXPECT_EQ(finish_engine_options(*parse({"--kv-eviction", "lru"}))->engine.kv_eviction, KvEviction::kLru);
+  const auto useful = finish_engine_options(*parse({"--kv-eviction", "utility", "--kv-eviction-weights", "1,2,0.5"}));
+  EXPECT_EQ(useful->engine.kv_eviction, KvEviction::kUtility);
+  EXPECT_EQ(useful->engine.kv_utility.state, 1);
+  EXPECT_EQ(useful->engine.kv_utility.recency, 2);
+  EXPECT_EQ(useful->engine.kv_utility.length, 0.5);
   EXPECT_EQ(refusal({"--kv-eviction", "youngest"}), "refused by the parser");
+  EXPECT_EQ(refusal({"--kv-eviction-weights", "1,2"}), "refused by the parser");
 }
 
 TEST(Options, LimitsThatNobodyStatesAreNoLengthsForQueues) {

@@ -115,6 +115,7 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
                      "with --memory-sharing joint: bytes for both together (default: their sum)");
   add_memory_sharing_option(command, flags.memory_sharing)->default_str("fixed");
   add_kv_eviction_option(command, engine.kv_eviction);
+  add_kv_utility_option(command, engine.kv_utility);
   command.add_option("--host-adapter-memory", flags.host_adapter_memory,
                      "beside a device: bytes in host memory (default: the profile's)");
   add_adapter_keeping_options(command, engine.adapter_keeping);

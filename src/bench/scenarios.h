@@ -58,6 +58,8 @@ Status bench_overflow(const BenchOptions& options, LogSink& log, BenchReport& re
 Status bench_blocking(const BenchOptions& options, LogSink& log, BenchReport& report);
 // Fits a profile to this machine; the report says how well.
 Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& report, Profile& profile);
+// Made blocks of a shape's KV cache: their size encoded, and how fast that goes.
+Status bench_kv_codec(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_mixed(const BenchOptions& options, LogSink& log, BenchReport& report);
 
 }  // namespace loralei

@@ -29,6 +29,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/result.h"
+#include "engine/kv_state.h"
 #include "engine/queue_state.h"
 #include "kv/block_times.h"
 #include "kv/eviction.h"
@@ -137,9 +138,10 @@ struct MemoryCommand {
 struct CommandReply {
   uint64_t ticket = 0;
   Status status;            // not_found, invalid_argument (already loaded), too_large with the numbers, corrupt, ...
-  int64_t bytes_freed = 0;  // kDrop
+  int64_t bytes_freed = 0;  // kDrop, AppCommand
   std::string version;      // digest, kLoad and kPin
   std::shared_ptr<const QueuesState> queues = nullptr;  // QueuesCommand
+  std::shared_ptr<const KvState> kv = nullptr;          // KvCommand
 };
 
 enum class AdapterTier : uint8_t { kSource, kLoading, kResident, kFailed };
@@ -293,6 +295,7 @@ struct EngineOptions {
   int64_t kv_cache_bytes = 0;
   MemorySharing memory_sharing = MemorySharing::kFixed;  // of what is not stated
   KvEviction kv_eviction = KvEviction::kDensity;
+  KvUtility kv_utility;  // of kUtility
   AdapterKeeping adapter_keeping;
   SchedulingOptions scheduling;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left
@@ -329,6 +332,8 @@ class Engine {
   // nothing changed then).
   virtual Status command(MemoryCommand command) = 0;
   virtual Status command(QueuesCommand command) = 0;
+  virtual Status command(KvCommand command) = 0;
+  virtual Status command(AppCommand command) = 0;
   // Ends the budget change of this ticket while it is being prepared (its reply says so;
   // nothing has changed). One that is being made is made; unknown tickets are ignored.
   virtual void cancel_memory(uint64_t ticket) = 0;

@@ -92,6 +92,8 @@ class EngineImpl final : public Engine {
 
   Status command(AdapterCommand command) override { return pass_on(std::move(command)); }
   Status command(QueuesCommand command) override { return pass_on(command); }
+  Status command(KvCommand command) override { return pass_on(command); }
+  Status command(AppCommand command) override { return pass_on(std::move(command)); }
 
   Status check_adapter(const AdapterSourceSpec& source) override {
     HeaderCheck check = check_headers(loads_.source(), source, header_options_, rank_max_);
@@ -337,6 +339,7 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
   const EngineOptions& options = parts.options;
   loop.kv_block_bytes = kv_block_bytes(shape);
   loop.kv_eviction = options.kv_eviction;
+  loop.kv_utility = options.kv_utility;
   int32_t blocks = parts.executor->kv_blocks();
   if (blocks > 0) {
     loop.kv = KvCache::create_ids(blocks, options.prefix_cache, *parts.clock);

@@ -27,7 +27,7 @@ KvWorth EngineLoop::kv_worth() const {
   return {.row_s = times_.prompt_row_s(), .load_s = [this](const KvIdentity& identity) {
             double sum = 0;
             for (int32_t index = 0; index < identity_adapters(identity); ++index)
-              sum += registry_.missing_load_s(identity_digest(identity, index));
+              sum += registry_.missing_load_s(identity_part(identity, index).digest);
             return sum;
           }};
 }

@@ -51,7 +51,8 @@ EngineLoop::EngineLoop(LoopParts parts)
   samples_.reserve(static_cast<size_t>(limits.logits_rows_max));
   if (scheduling_.predicts() && parts_.lengths) scheduling_.lengths().put_back(LengthsState(*parts_.lengths));
   lengths_kept_ns_ = parts_.clock->now_ns();
-  parts_.kv->evict_by(parts_.kv_eviction, [this] { return kv_worth(); });
+  parts_.kv->evict_by(
+      parts_.kv_eviction, [this] { return kv_worth(); }, parts_.kv_utility);
   if (tier_ != nullptr) tier_->choose_leaving([this](std::vector<AdapterVersionId>& idle) { choose_leaving(idle); });
 }
 

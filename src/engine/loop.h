@@ -69,6 +69,7 @@ struct LoopParts : EngineContext {
   std::unique_ptr<KvCache> kv;
   int64_t kv_block_bytes = 0;  // of one block, wherever its bytes are
   KvEviction kv_eviction = KvEviction::kLru;
+  KvUtility kv_utility;
   bool joint_kv = false;  // KvRoomParts, and the next two
   int64_t adapter_floor_bytes = 0;
   int32_t reserve_part = 0;
@@ -151,6 +152,8 @@ class EngineLoop {
   void receive(const AdapterCommand& command);
   void introduce(const AdapterSourceSpec& source);
   void keep_lengths(int64_t at_most_every_ns);
+  void receive(const KvCommand& command);      // kv_state.cc
+  void receive(const AppCommand& command);     // kv_state.cc
   void receive(const QueuesCommand& command);  // queues.cc, as what follows
   QueuesState queues_state(int32_t listed_max) const;
   QueuedSequence queued(const Sequence& sequence, int64_t now_ns) const;

@@ -42,8 +42,8 @@ struct BudgetReady {
   MemoryCommand command;
   Status prepared;
 };
-using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, QueuesCommand, LoadDone, HeaderCheck, BudgetReady,
-                             UploadDone, RoomChanged, StepDone>;
+using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, QueuesCommand, KvCommand, AppCommand, LoadDone,
+                             HeaderCheck, BudgetReady, UploadDone, RoomChanged, StepDone>;
 
 class Inbox {
  public:

@@ -20,12 +20,22 @@ int32_t identity_adapters(const KvIdentity& identity) {
   return static_cast<int32_t>(count);
 }
 
-std::array<uint8_t, 32> identity_digest(const KvIdentity& identity, int32_t index) {
+KvIdentityPart identity_part(const KvIdentity& identity, int32_t index) {
   CHECK(index >= 0 && index < identity_adapters(identity));
-  std::array<uint8_t, 32> digest{};
-  std::memcpy(digest.data(), identity->data() + sizeof(uint32_t) + static_cast<size_t>(index) * kPartBytes,
-              digest.size());
-  return digest;
+  const char* from = identity->data() + sizeof(uint32_t) + static_cast<size_t>(index) * kPartBytes;
+  KvIdentityPart part;
+  const auto get = [&from](void* bytes, size_t count) {
+    std::memcpy(bytes, from, count);
+    from += count;
+  };
+  get(part.digest.data(), part.digest.size());
+  get(&part.scale, sizeof part.scale);
+  get(&part.first_position, sizeof part.first_position);
+  return part;
+}
+
+bool identity_salted(const KvIdentity& identity) {
+  return identity->size() > sizeof(uint32_t) + static_cast<size_t>(identity_adapters(identity)) * kPartBytes;
 }
 
 KvIdentity KvIdentities::intern(std::span<const KvIdentityPart> parts, const std::string& cache_salt) {

@@ -23,6 +23,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/apps.h"
+
 namespace loralei {
 
 using KvIdentity = std::shared_ptr<const std::string>;
@@ -43,18 +45,21 @@ class KvIdentities {
   size_t purge_at_ = 64;
 };
 
-// The digests of its adapters, in their order; none: the base model's.
+// Its adapters, in their order; none: the base model's.
 int32_t identity_adapters(const KvIdentity& identity);
-std::array<uint8_t, 32> identity_digest(const KvIdentity& identity, int32_t index);
+KvIdentityPart identity_part(const KvIdentity& identity, int32_t index);
+bool identity_salted(const KvIdentity& identity);
 
 struct KvPiece {
   int32_t first_position = 0;
   KvIdentity identity;
 };
 
-// Pieces sorted by first_position; the first starts at 0.
+// Pieces sorted by first_position; the first starts at 0. And who asks, which is no part
+// of what is computed.
 struct KvKey {
   std::vector<KvPiece> pieces;
+  KvAppRef app;  // null: nobody that is named
 
   // Identity in force at `position`.
   const KvIdentity& at(int32_t position) const {

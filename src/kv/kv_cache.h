@@ -3,35 +3,39 @@
 // identity only (mechanisms §5, first two points).
 //
 // Thread: the engine's.
-// Ownership: owns pool and tree; a KvLease is a move-only share, dropping it is the
-// only way to release, and it must not outlive its cache. Only full blocks are shared,
-// so nothing is ever copied on write: the last, partly filled block is private.
+// Ownership: owns the pool, texts and what is held on them; a KvLease is a move-only
+// share, dropping it is the only way to release, and it must not outlive its cache. Only
+// full blocks are shared, so nothing is ever copied on write: the last, partly filled
+// block is private.
 //
-//   lease.blocks() = | shared with the tree (pinned) ........ | private ... |
+//   lease.blocks() = | of holdings (pinned) ................. | private ... |
 //
 // shared() counts the first kind.
 //
-// Invariants (check()): every block is free, private to one lease, or a node of the tree;
-// a lease pins a path from the root. Scarcity is an answer: reserve() says false and
-// changes nothing; unpinned prefixes are evicted before, by kv/eviction.h.
-// Every stored block is counted in times() when it is found and when it is evicted.
+// Invariants (check()): every block is free, private to one lease, or of one holding; a
+// lease pins its holdings on a path of texts from the root. Scarcity is an answer:
+// reserve() says false and changes nothing; unpinned prefixes are evicted before, by
+// kv/eviction.h. A stored block is counted in times() when it is found or evicted.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "kv/apps.h"
 #include "kv/block_pool.h"
 #include "kv/block_times.h"
 #include "kv/eviction.h"
+#include "kv/holding_table.h"
 #include "kv/identity.h"
-#include "kv/radix_tree.h"
+#include "kv/kv_summary.h"
+#include "kv/text_tree.h"
 #include "memory/keep_order.h"
 
 namespace loralei {
@@ -46,14 +50,14 @@ class [[nodiscard]] KvLease {
   ~KvLease() { release(); }
 
   std::span<const int32_t> blocks() const { return blocks_; }
-  int32_t shared() const { return shared_; }
+  int32_t shared() const { return static_cast<int32_t>(holdings_.size()); }
   void release();
 
  private:
   friend class KvCache;
   KvCache* cache_ = nullptr;
   std::vector<int32_t> blocks_;
-  int32_t shared_ = 0;
+  std::vector<int32_t> holdings_;  // of the first blocks
 };
 
 // What a lease on a prefix would be: read-only.
@@ -81,8 +85,8 @@ class KvCache {
   static std::unique_ptr<KvCache> create_ids(int32_t blocks, bool prefix_cache, const Clock& clock,
                                              const BlockPool::Counted& counted = {});
 
-  // kLru where this is not called.
-  void evict_by(KvEviction eviction, std::function<KvWorth()> worth);
+  // kLru where this is not called; before anything is kept. `utility`: of kUtility.
+  void evict_by(KvEviction eviction, std::function<KvWorth()> worth, const KvUtility& utility = {});
 
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
   // the last token passes limit = size - 1.
@@ -116,37 +120,60 @@ class KvCache {
   int32_t capacity() const { return pool_->capacity(); }
   int32_t free() const { return pool_->free(); }  // of nobody, nor a prefix
   int64_t block_bytes() const { return pool_->block_bytes(); }
-  int32_t available() const { return pool_->free() + tree_.unpinned(); }  // what reserve() could give
-  int32_t cached() const { return tree_.unpinned(); }
+  int32_t available() const { return pool_->free() + holdings_.unpinned(); }  // what reserve() could give
+  int32_t cached() const { return holdings_.unpinned(); }
   int32_t leased() const { return total() - available(); }
   int64_t bytes() const { return pool_->bytes(); }
   const BlockTimes& times() const { return times_; }
+  KvSummary summary() const;  // costs all that is held
   KvIdentities& identities() { return identities_; }
+  KvApps& apps() { return apps_; }
+  const KvApps& apps() const { return apps_; }
+  // As KvApps::state(). What only killed ones use goes at once, or when its last lease is
+  // dropped; answers how many blocks went now.
+  Result<int32_t> state_app(const std::string& name, AppState state);
   // With every live lease at hand it also checks who holds what; at idle: check({}).
   void check(std::span<const KvLease* const> leases) const;
 
  private:
   friend class KvLease;
   KvCache(std::unique_ptr<BlockPool> pool, bool prefix_cache, const Clock& clock)
-      : pool_(std::move(pool)), tree_(pool_->total()), prefix_cache_(prefix_cache), clock_(clock) {}
+      : pool_(std::move(pool)),
+        texts_(pool_->total()),
+        holdings_(pool_->total()),
+        prefix_cache_(prefix_cache),
+        clock_(clock) {}
+  // What the sequence of this key holds on its block of this number; kNoHolding: nothing.
+  // `text`: that of the block before (kNoText: there is none), and then of this one.
+  int32_t find(const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t& text) const;
   void release(KvLease& lease);
   void evict();
-  // The first of each list of the tree: never found, found.
-  struct Firsts {
-    std::array<int32_t, 2> nodes;
-  };
-  Firsts firsts() const { return {{tree_.released_first(false), tree_.released_first(true)}}; }
-  // Of these the one that goes: false, true; `leaf`: it must have no children.
-  bool goes_first(const Firsts& firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const;
-  double expected_per_s(int32_t node, int64_t now_ns) const;
-  double recreate_s(int32_t node, const KvWorth& worth) const;
+  // Which of the lists of released holdings this one belongs to: by whether it was ever
+  // found, or by its applications.
+  int32_t group_of(int32_t holding) const {
+    return eviction_ == KvEviction::kUtility ? holdings_.apps(holding) : holdings_.was_found(holding) ? 1 : 0;
+  }
+  // The first of each list that is left, and of these the one that goes, as its list;
+  // `leaf`: it must have no children.
+  std::span<int32_t> firsts() const;
+  size_t goes_first(std::span<const int32_t> firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const;
+  double keeps(int32_t holding, const KvWorth& worth, int64_t now_ns) const;
+  double utility(int32_t holding, int64_t now_ns) const;
+  void used_by(int32_t holding, const KvAppRef& app);
+  void remove(int32_t holding);
+  double expected_per_s(int32_t holding, int64_t now_ns) const;
+  double recreate_s(int32_t holding, const KvWorth& worth) const;
 
   std::unique_ptr<BlockPool> pool_;
-  RadixTree tree_;
+  TextTree texts_;
+  HoldingTable holdings_;
   KvIdentities identities_;
   BlockTimes times_;
   double stored_ = 0, found_ = 0;  // blocks
+  KvApps apps_;
   KvEviction eviction_ = KvEviction::kLru;
+  KvUtility utility_;
+  mutable std::vector<int32_t> firsts_;  // scratch of firsts()
   std::function<KvWorth()> worth_;
   const bool prefix_cache_;
   const Clock& clock_;

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "base/prng.h"
 #include "kv/kv_cache.h"
@@ -102,6 +103,43 @@ TEST(KvCache, WithoutBytesItHandsOutTheSameIds) {
   };
   EXPECT_EQ(blocks(*without), blocks(*with.cache));
   without->check({});
+}
+
+TEST(KvCache, SaysWhoHoldsHowMuchAndWhatNobodyElseHas) {
+  Cache cache(12);
+  const auto tokens = sequence_tokens(50);
+  const KvKey base = cache.key({}), adapter = cache.key({part(1, 0.5f, 20)}), salted = cache.key({}, "s");
+  const auto compute = [&](const KvKey& key, int32_t count) {
+    KvLease lease = cache->match(key, tokens, count, 4);
+    EXPECT_TRUE(cache->reserve(lease, count));
+    cache->publish(lease, key, tokens, count);
+    return lease;
+  };
+  compute(base, 48).release();
+  compute(base, 16).release();
+  KvLease runs = compute(adapter, 48);  // the base's first block, then two of its own
+  compute(salted, 16).release();
+  const KvSummary summary = cache->summary();
+  EXPECT_EQ(summary.texts, 3);
+  ASSERT_EQ(summary.held.size(), 3u);
+  const auto [of_base, of_adapter, of_salted] = std::tie(summary.held[0], summary.held[1], summary.held[2]);
+  EXPECT_EQ(of_base.blocks, 3);
+  EXPECT_EQ(of_base.leased, 1);
+  EXPECT_EQ(of_base.alone, 0) << "the adapter has its own on both texts behind, the salted on the first";
+  EXPECT_EQ(of_base.times_found, 2u);
+  EXPECT_EQ(identity_adapters(of_base.identity), 0);
+  EXPECT_FALSE(identity_salted(of_base.identity));
+  EXPECT_EQ(of_adapter.blocks, 2);
+  EXPECT_EQ(of_adapter.leased, 2);
+  ASSERT_EQ(identity_adapters(of_adapter.identity), 1);
+  EXPECT_EQ(identity_part(of_adapter.identity, 0).digest[0], 1);
+  EXPECT_EQ(identity_part(of_adapter.identity, 0).scale, 0.5f);
+  EXPECT_EQ(identity_part(of_adapter.identity, 0).first_position, 20);
+  EXPECT_EQ(of_salted.blocks, 1);
+  EXPECT_TRUE(identity_salted(of_salted.identity));
+  compute(base, 49).release();
+  const KvLease* const leases[] = {&runs};
+  cache->check(leases);
 }
 
 // Every slice of a block filled with one number, and whether it still is.
@@ -373,6 +411,7 @@ struct NaiveCache {
     bool found = false;
     RecentUses finds;
     int64_t used_ns = 0;
+    std::set<std::string> apps;  // that use it
   };
   KvEviction eviction = KvEviction::kLru;
   double row_s = 0;
@@ -380,9 +419,43 @@ struct NaiveCache {
   int64_t now_ns = 0;
   double blocks_stored = 0, blocks_found = 0;
   std::map<Path, Stored> stored;
-  std::list<Path> released;  // oldest first
+  std::list<Path> released;                // oldest first
+  std::map<std::string, AppState> states;  // of applications; none: in the foreground
   int private_blocks = 0;
   int total = 0;
+
+  AppState state_of(const std::string& app) const {
+    const auto state = states.find(app);
+    return state == states.end() ? AppState::kForeground : state->second;
+  }
+  bool all_killed(const Path& p) const {
+    const auto& apps = stored.at(p).apps;
+    return std::all_of(apps.begin(), apps.end(), [&](const auto& app) { return state_of(app) == AppState::kKilled; });
+  }
+  void drop(const Path& p) {
+    released.remove(p);
+    stored.erase(p);
+  }
+  void kill(const std::string& app) {
+    states[app] = AppState::kKilled;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const Path& p : std::vector<Path>(released.begin(), released.end())) {
+        if (!all_killed(p) || !is_leaf(p)) continue;
+        drop(p);
+        changed = true;
+      }
+    }
+  }
+  double utility(const Path& p) const {
+    const Stored& s = stored.at(p);
+    double score = 0;
+    for (const auto& app : s.apps)
+      score += state_of(app) == AppState::kForeground ? 1 : state_of(app) == AppState::kBackground ? 0.5 : 0;
+    const double tokens = kKvBlockTokens * static_cast<double>(p.size());
+    return 0.5 * score / (1 + score) + 0.4 / (1 + static_cast<double>(now_ns - s.used_ns) * 1e-9 / 300) +
+           0.1 * tokens / (1024 + tokens);
+  }
 
   static Path path(const KvKey& key, const std::vector<TokenId>& tokens, int blocks) {
     Path result;
@@ -398,24 +471,28 @@ struct NaiveCache {
     while ((blocks + 1) * kKvBlockTokens <= limit && stored.count(path(key, tokens, blocks + 1))) ++blocks;
     return blocks;
   }
-  void store(const Path& p) {
+  void store(const Path& p, const std::string& app) {
     ++blocks_stored;
+    stored[p].apps = {app};
     stored[p].pins = 1;
     stored[p].used_ns = now_ns;
   }
-  void pin(const Path& p) {
+  void pin(const Path& p, const std::string& app) {
+    stored[p].apps.insert(app);
     if (stored[p].pins++ == 0) released.remove(p);
     stored[p].used_ns = now_ns;
   }
-  void find(const Path& p) {
-    pin(p);
+  void find(const Path& p, const std::string& app) {
+    pin(p, app);
     ++blocks_found;
     stored[p].found = true;
     stored[p].finds.add(now_ns);
   }
   void unpin(const Path& p) {
-    if (--stored[p].pins == 0) released.push_back(p);
     stored[p].used_ns = now_ns;
+    if (--stored[p].pins > 0) return;
+    released.push_back(p);
+    if (all_killed(p) && is_leaf(p)) drop(p);
   }
   int free() const { return total - private_blocks - static_cast<int>(stored.size()); }
   int available() const { return free() + static_cast<int>(released.size()); }
@@ -437,6 +514,7 @@ struct NaiveCache {
       return std::find_if(released.begin(), released.end(), [&](const Path& p) { return stored.at(p).found == found; });
     };
     auto goes = released.begin();
+    if (eviction == KvEviction::kUtility) goes = least_useful();
     const auto unfound = first(false), found = first(true);
     if (eviction == KvEviction::kDensity && unfound != released.end() && found != released.end()) {
       if (!is_leaf(*found) || saves(*unfound) < saves(*found)) goes = unfound;
@@ -445,6 +523,16 @@ struct NaiveCache {
     EXPECT_TRUE(is_leaf(*goes));
     stored.erase(*goes);
     released.erase(goes);
+  }
+  // Of the firsts of each set of applications.
+  std::list<Path>::iterator least_useful() {
+    std::set<std::set<std::string>> seen;
+    auto least = released.end();
+    for (auto p = released.begin(); p != released.end(); ++p) {
+      if (!seen.insert(stored.at(*p).apps).second || !is_leaf(*p)) continue;
+      if (least == released.end() || utility(*p) < utility(*least)) least = p;
+    }
+    return least;
   }
   void take(int count) {
     for (; count > 0; --count) {
@@ -469,9 +557,10 @@ uint64_t content(const KvKey& key, const std::vector<TokenId>& tokens, int block
   return hash;
 }
 
-// In half of the runs by density, in half of these with adapters that are not in memory.
+// By each rule in its turn; in half of the runs by density with adapters that are not in
+// memory.
 void evict_alike(Cache& cache, NaiveCache& naive, const std::vector<KvKey>& keys, uint64_t seed) {
-  naive.eviction = seed % 2 == 0 ? KvEviction::kDensity : KvEviction::kLru;
+  naive.eviction = seed % 2 == 0 ? KvEviction::kDensity : seed % 4 == 1 ? KvEviction::kLru : KvEviction::kUtility;
   naive.row_s = 0.001;
   if (seed % 4 == 0) naive.load_s = {{*keys[1].at(0), 0.03}, {*keys[3].at(0), 0.001}};
   const auto load_s = [&naive](const KvIdentity& identity) {
@@ -484,30 +573,64 @@ void evict_alike(Cache& cache, NaiveCache& naive, const std::vector<KvKey>& keys
 struct Live {
   KvLease lease;
   size_t key = 0;
+  std::string app;
   std::vector<TokenId> tokens;
   int computed = 0;
   int shared = 0;
   int blocks = 0;
 };
 
+// An application says anew how it stands.
+void state_alike(Cache& cache, NaiveCache& naive, Prng& random) {
+  const std::string app(1, static_cast<char>('a' + random.below(4)));
+  const auto state = static_cast<AppState>(random.below(3));
+  const int32_t before = cache->cached();
+  const Result<int32_t> gone = cache->state_app(app, state);
+  ASSERT_TRUE(gone.ok());
+  ASSERT_EQ(cache->cached(), before - *gone);
+  state == AppState::kKilled ? naive.kill(app) : void(naive.states[app] = state);
+}
+
+// Somebody comes: what of his text is there is leased.
+std::unique_ptr<Live> begin_alike(Cache& cache, NaiveCache& naive, std::vector<KvKey>& keys, Prng& random) {
+  auto one = std::make_unique<Live>();
+  one->key = random.below(keys.size());
+  if (random.below(3) != 0) one->app = std::string(1, static_cast<char>('a' + random.below(4)));
+  if (naive.state_of(one->app) == AppState::kKilled) naive.states.erase(one->app);
+  keys[one->key].app = cache->apps().asks(one->app);
+  const int count = 1 + static_cast<int>(random.below(90));
+  for (int i = 0; i < count; ++i) one->tokens.push_back(static_cast<TokenId>(i / 16 == 0 ? 0 : random.below(20) == 0));
+  const int limit = count - 1;
+  const int expected = naive.match(keys[one->key], one->tokens, limit);
+  EXPECT_EQ(cache->peek(keys[one->key], one->tokens, limit).blocks, expected);
+  one->lease = cache->match(keys[one->key], one->tokens, limit, 8);
+  EXPECT_EQ(one->lease.shared(), expected);
+  for (int i = 1; i <= expected; ++i) naive.find(NaiveCache::path(keys[one->key], one->tokens, i), one->app);
+  one->shared = one->blocks = expected;
+  one->computed = expected * kKvBlockTokens;
+  return one;
+}
+
 TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
   constexpr int32_t kCapacity = 40;
   int shrunk = 0, grown = 0;
-  for (uint64_t seed = 1; seed <= 48; ++seed) {
+  for (uint64_t seed = 1; seed <= 64; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed);
     Cache cache(24, true, kCapacity);
     NaiveCache naive;
     naive.total = 24;
-    const std::vector<KvKey> keys = {cache.key({}), cache.key({part(1, 1)}), cache.key({part(1, 1, 20)}),
-                                     cache.key({part(1, 0.5f)})};
+    std::vector<KvKey> keys = {cache.key({}), cache.key({part(1, 1)}), cache.key({part(1, 1, 20)}),
+                               cache.key({part(1, 0.5f)})};
     evict_alike(cache, naive, keys, seed);
     std::vector<std::unique_ptr<Live>> live;
     for (int step = 0; step < 600; ++step) {
       const auto choice = random.below(10);
       cache.clock.advance_ns(static_cast<int64_t>(random.below(60)) * 1'000'000'000);
       naive.now_ns = cache.clock.now_ns();
-      if (random.below(12) == 0) {
+      if (random.below(20) == 0) {
+        state_alike(cache, naive, random);
+      } else if (random.below(12) == 0) {
         const int32_t leased = cache->leased(), most = random.below(2) == 0 ? kCapacity : cache->total();
         const int32_t least = std::max(1, leased);
         const int32_t blocks = least + static_cast<int32_t>(random.below(static_cast<uint64_t>(most - least) + 1));
@@ -518,20 +641,8 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
         naive.resize(blocks);
         ASSERT_EQ(cache.ledger.used_bytes(MemoryUse::kKv), blocks * kv_block_bytes(kTinyShape));
       } else if (choice < 3) {
-        auto one = std::make_unique<Live>();
-        one->key = random.below(keys.size());
-        const int count = 1 + static_cast<int>(random.below(90));
-        for (int i = 0; i < count; ++i)
-          one->tokens.push_back(static_cast<TokenId>(i / 16 == 0 ? 0 : random.below(20) == 0));
-        const int limit = count - 1;
-        const int expected = naive.match(keys[one->key], one->tokens, limit);
-        ASSERT_EQ(cache->peek(keys[one->key], one->tokens, limit).blocks, expected);
-        one->lease = cache->match(keys[one->key], one->tokens, limit, 8);
-        ASSERT_EQ(one->lease.shared(), expected);
-        for (int i = 1; i <= expected; ++i) naive.find(NaiveCache::path(keys[one->key], one->tokens, i));
-        one->shared = one->blocks = expected;
-        one->computed = expected * kKvBlockTokens;
-        live.push_back(std::move(one));
+        live.push_back(begin_alike(cache, naive, keys, random));
+        if (testing::Test::HasFatalFailure()) return;
       } else if (choice < 8 && !live.empty()) {
         Live& one = *live[random.below(live.size())];
         const int target =
@@ -547,14 +658,16 @@ TEST(KvCache, RandomOperationsAgreeWithANaiveModel) {
                  content(keys[one.key], one.tokens, block, target));
           }
           one.computed = target;
+          keys[one.key].app = cache->apps().asks(one.app);
+          if (naive.state_of(one.app) == AppState::kKilled) naive.states.erase(one.app);
           cache->publish(one.lease, keys[one.key], one.tokens, target);
           for (; (one.shared + 1) * kKvBlockTokens <= target; ++one.shared) {
             --naive.private_blocks;
             const auto path = NaiveCache::path(keys[one.key], one.tokens, one.shared + 1);
             if (naive.stored.count(path)) {
-              naive.pin(path);
+              naive.pin(path, one.app);
             } else {
-              naive.store(path);
+              naive.store(path, one.app);
             }
           }
         }

@@ -6,7 +6,9 @@
 #include <random>
 
 #include "http/gzip.h"
+#include "serve/kv_shown.h"
 #include "serve/queues.h"
+#include "serve/request_app.h"
 #include "serve/request_memory.h"
 #include "serve/request_slo.h"
 #include "wire/json_out.h"
@@ -72,6 +74,7 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       dispatcher_(engine, clock, &beats_),
       context_{engine, dispatcher_, metrics_, clock, log, options_.ping_interval_ms * 1'000'000},
       adapters_(context_, options_, *catalogue_, texts_, files),
+      apps_(context_),
       checks_(engine, clock, log),
       ids_(entropy()),
       pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text", &beats_) {}
@@ -150,6 +153,7 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
   all_done = pool_.wait_idle((until_ns - clock_.now_ns()) / 1'000'000) && all_done;
   pool_.cancel();
   checks_.stop();
+  apps_.stop();
   engine_.stop();      // what is left ends with "cancelled"
   dispatcher_.stop();  // which its clients are told; nothing comes up any more
   // A long answer to a slow reader takes its time, too.
@@ -268,6 +272,12 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
       return adapters_.pin(std::move(reply), route.name, false);
     case RouteId::kQueues:
       return show_queues(context_, std::move(reply));
+    case RouteId::kKv:
+      return show_kv(context_, std::move(reply));
+    case RouteId::kApps:
+      return apps_.list(std::move(reply));
+    case RouteId::kAppState:
+      return apps_.state(std::move(reply), route.name, request.body);
     case RouteId::kMemory:
       return reply->json(200, memory_body());
     case RouteId::kSetMemory:
@@ -302,6 +312,9 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
     Parsed<RequestSlo> slo = parse_request_slo(request);
     if (!slo.ok()) return reply->refuse(slo.error());
     sent.slo = *slo;
+    Parsed<std::string> app = parse_app_header(request);
+    if (!app.ok()) return reply->refuse(app.error());
+    sent.app_id = std::move(*app);
   }
   TextJob job;
   const bool reads_files = route == RouteId::kLoadLora || route == RouteId::kAdapterRescan;
@@ -373,13 +386,9 @@ bool ApiServer::hold_memory(Reply& reply, int64_t bytes) {
 PlanInputs ApiServer::inputs(const Sent& sent, Work& work) {
   const std::string id = new_id();
   std::lock_guard lock(mutex_);
-  return {options_,        engine_,
-          *catalogue_,     texts_,
-          grammars_,       id,
-          ids_(),          std::time(nullptr),
-          sent.arrived_ns, sent.cache_holder,
-          sent.client,     sent.slo,
-          &work,           adapters_.defaults().now()};
+  return {options_,    engine_,  *catalogue_,        texts_,          grammars_,
+          id,          ids_(),   std::time(nullptr), sent.arrived_ns, sent.cache_holder,
+          sent.client, sent.slo, sent.app_id,        &work,           adapters_.defaults().now()};
 }
 
 void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {

@@ -28,6 +28,7 @@
 #include "base/prng.h"
 #include "serve/adapter_checks.h"
 #include "serve/adapter_service.h"
+#include "serve/apps.h"
 #include "serve/options.h"
 #include "serve/plan.h"
 #include "serve/readiness.h"
@@ -68,6 +69,7 @@ class ApiServer final : public HttpHandler {
     std::optional<size_t> cache_holder = {};  // PlanInputs
     ClientId client = {};
     RequestSlo slo = {};
+    std::string app_id = {};  // of its header
   };
   ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files,
             const Clock& clock, LogSink& log);
@@ -128,6 +130,7 @@ class ApiServer final : public HttpHandler {
   Dispatcher dispatcher_;
   const ServeContext context_;
   AdapterService adapters_;
+  AppService apps_;
   AdapterChecks checks_;
   std::atomic<bool> checking_{false};  // check_adapters() was called
   std::atomic<bool> draining_{false};

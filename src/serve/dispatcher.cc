@@ -71,6 +71,8 @@ Result<uint64_t> Dispatcher::send(Command command, ReplyCallback done) {
 template Result<uint64_t> Dispatcher::send(AdapterCommand, ReplyCallback);
 template Result<uint64_t> Dispatcher::send(MemoryCommand, ReplyCallback);
 template Result<uint64_t> Dispatcher::send(QueuesCommand, ReplyCallback);
+template Result<uint64_t> Dispatcher::send(KvCommand, ReplyCallback);
+template Result<uint64_t> Dispatcher::send(AppCommand, ReplyCallback);
 
 bool Dispatcher::wait_idle(int64_t timeout_ms) {
   std::unique_lock lock(mutex_);

@@ -61,6 +61,14 @@ class Dispatcher {
     TRY(send(command, std::move(done)));
     return {};
   }
+  Status command(KvCommand command, ReplyCallback done) {
+    TRY(send(command, std::move(done)));
+    return {};
+  }
+  Status command(AppCommand command, ReplyCallback done) {
+    TRY(send(std::move(command), std::move(done)));
+    return {};
+  }
   // Answers the ticket, for Engine::cancel_memory.
   Result<uint64_t> command(MemoryCommand command, ReplyCallback done) { return send(command, std::move(done)); }
   // Waits until no sink is left and no reply is owed, or the time is over; true

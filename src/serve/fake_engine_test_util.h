@@ -25,10 +25,12 @@ class FakeEngine final : public Engine {
   std::function<std::vector<TokenId>(const Submit&, int choice)> script;
   TokenId eos = 0;
   bool hold_tokens = false;
-  bool hold_replies = false;  // of adapter commands, until release_replies()
-  Status next_command;        // when not ok: the answer to every adapter command
-  QueuesState queues;         // what it says of them
-  bool hold_memory = false;   // a budget change ends when it is cancelled
+  bool hold_replies = false;                                  // of adapter commands, until release_replies()
+  Status next_command;                                        // when not ok: the answer to every adapter command
+  QueuesState queues;                                         // what it says of them
+  KvState kv;                                                 // and of the KV cache
+  std::vector<std::pair<std::string, AppState>> apps_stated;  // AppCommand, in order
+  bool hold_memory = false;                                   // a budget change ends when it is cancelled
   int64_t length = 64;
   std::string device;  // of stats()
   size_t max_running = 1000;
@@ -119,6 +121,25 @@ class FakeEngine final : public Engine {
     if (command.budget_bytes < 1000) reply.status = too_large("The least that would do is 1000 bytes.");
     if (reply.status.ok()) budget_bytes_ = command.budget_bytes;
     output_.replies.push_back(std::move(reply));
+    changed_.notify_all();
+    return {};
+  }
+  Status command(KvCommand command) override {
+    std::lock_guard lock(mutex_);
+    if (!next_command.ok()) return next_command;
+    output_.replies.push_back({.ticket = command.ticket, .kv = std::make_shared<const KvState>(kv)});
+    changed_.notify_all();
+    return {};
+  }
+  std::vector<std::pair<std::string, AppState>> stated() {
+    std::lock_guard lock(mutex_);
+    return apps_stated;
+  }
+  Status command(AppCommand command) override {
+    std::lock_guard lock(mutex_);
+    if (!next_command.ok()) return next_command;
+    apps_stated.emplace_back(command.id, command.state);
+    output_.replies.push_back({.ticket = command.ticket, .bytes_freed = 4096});
     changed_.notify_all();
     return {};
   }

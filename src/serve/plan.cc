@@ -5,6 +5,8 @@
 #include <cfloat>
 #include <climits>
 
+#include "serve/request_app.h"
+
 namespace loralei {
 namespace {
 
@@ -60,7 +62,9 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
     }
   }
   plan.submit.cache_salt = cache_salt_of(inputs.cache_holder, fields.cache_salt);
-  plan.submit.app_id = fields.app_id;
+  Parsed<std::string> app = app_of(inputs.app_id, fields.app_id);
+  if (!app.ok()) return app.error();
+  plan.submit.app_id = std::move(*app);
   plan.submit.priority = fields.priority;
   plan.submit.client = inputs.client;
   plan.submit.slo = inputs.slo;
@@ -331,6 +335,7 @@ Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRe
   plan.submit.priority = request.priority;
   plan.submit.client = inputs.client;
   plan.submit.slo = inputs.slo;
+  plan.submit.app_id = inputs.app_id;
   plan.base64 = request.base64;
   plan.arrived_ns = inputs.arrived_ns;
   return plan;

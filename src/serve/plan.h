@@ -38,6 +38,7 @@ struct PlanInputs {
   std::optional<size_t> cache_holder;
   ClientId client = {};
   RequestSlo slo = {};
+  std::string app_id;                // of the header; empty: it has none
   Work* work = nullptr;              // what the request spends on its text; may be null
   std::vector<AdapterRef> defaults;  // DefaultAdapters::now()
 };

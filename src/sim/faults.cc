@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kFailingLoads = 0.05, kSlowLoads = 0.1, kSlowUploads = 0.1, kFailingUploads = 0.03, kCancels = 0.15;
 constexpr double kSlowness = 20;
-constexpr double kCancelWithinNs = 5e9, kBudgetEveryNs = 4e9, kChurnEveryNs = 2e9;
+constexpr double kCancelWithinNs = 5e9, kBudgetEveryNs = 4e9, kChurnEveryNs = 2e9, kAppsEveryNs = 1e9;
 constexpr double kClockStepEveryNs = 5e9, kClockStepNs = 10e9;
 constexpr double kLeastBudget = 0.4;
 
@@ -24,7 +24,8 @@ Faults::Faults(std::optional<uint64_t> seed)
       budgets_(stream_seed(seed.value_or(0), "budgets")),
       churn_(stream_seed(seed.value_or(0), "churn")),
       clocks_(stream_seed(seed.value_or(0), "clocks")),
-      copies_(stream_seed(seed.value_or(0), "copies")) {}
+      copies_(stream_seed(seed.value_or(0), "copies")),
+      apps_(stream_seed(seed.value_or(0), "apps")) {}
 
 bool Faults::load_fails() { return any_ && loads_.uniform() < kFailingLoads; }
 double Faults::load_slowness() { return any_ && loads_.uniform() < kSlowLoads ? kSlowness : 1; }
@@ -40,6 +41,9 @@ int64_t Faults::next_budget_change_ns() { return some_ns(budgets_, kBudgetEveryN
 double Faults::next_budget() { return kLeastBudget + (1 - kLeastBudget) * budgets_.uniform(); }
 int64_t Faults::next_churn_ns() { return some_ns(churn_, kChurnEveryNs); }
 uint64_t Faults::churned(uint64_t adapters) { return below_draw(churn_, adapters); }
+int64_t Faults::next_app_change_ns() { return some_ns(apps_, kAppsEveryNs); }
+uint64_t Faults::app(uint64_t apps) { return below_draw(apps_, apps); }
+uint64_t Faults::app_state(uint64_t states) { return below_draw(apps_, states); }
 int64_t Faults::next_clock_step_ns() { return some_ns(clocks_, kClockStepEveryNs); }
 int64_t Faults::clock_step_ns() { return some_ns(clocks_, kClockStepNs); }
 

@@ -28,12 +28,15 @@ class Faults {
   double next_budget();                      // the share of the KV cache and the adapters' memory that is left
   int64_t next_churn_ns();                   // from now: an adapter is unloaded and registered again
   uint64_t churned(uint64_t adapters);       // which one
+  int64_t next_app_change_ns();              // from now: an application says how it stands
+  uint64_t app(uint64_t apps);               // which one
+  uint64_t app_state(uint64_t states);       // how
   int64_t next_clock_step_ns();              // from now: the machine was asleep
   int64_t clock_step_ns();                   // for so long, which its clock shows at once
 
  private:
   const bool any_;
-  Prng loads_, links_, clients_, budgets_, churn_, clocks_, copies_;
+  Prng loads_, links_, clients_, budgets_, churn_, clocks_, copies_, apps_;
 };
 
 }  // namespace loralei::sim

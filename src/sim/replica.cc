@@ -36,6 +36,15 @@ Result<std::unique_ptr<Replica>> Replica::create(Kernel& kernel, const Profile& 
 
 Replica::~Replica() = default;
 
+namespace {
+
+CostExecutor::StepSeconds step_seconds(const Profile& profile, const ReplicaOptions& options) {
+  if (options.step_seconds) return options.step_seconds;
+  return [&profile](uint64_t, const StepFeatures& features) { return profile.step.predict_s(features); };
+}
+
+}  // namespace
+
 Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& faults, const ReplicaOptions& options,
                       CostExecutor::NextToken next_token) {
   const EngineOptions& engine = options.engine;
@@ -60,9 +69,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   limited.max_model_len = max_model_len_;
   limited.speculate = Speculation::kOff;
   const ModelLimits limits = step_limits(limited, config);
-  CostExecutor::StepSeconds seconds = options.step_seconds;
-  if (!seconds)
-    seconds = [&profile](uint64_t, const StepFeatures& features) { return profile.step.predict_s(features); };
+  CostExecutor::StepSeconds seconds = step_seconds(profile, options);
   auto tier = profile.link ? std::make_unique<LinkTier>(kernel_, *profile.link, adapter_bytes, faults) : nullptr;
   executor_ =
       std::make_unique<CostExecutor>(kernel_, limits, std::move(seconds), std::move(next_token), std::move(tier));
@@ -80,6 +87,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   if (!profile.link) counted = {.ledger = ledger_.get(), .block_bytes = block_bytes_, .capacity = blocks_most()};
   parts.kv = KvCache::create_ids(static_cast<int32_t>(blocks), engine.prefix_cache, clock_, counted);
   parts.kv_eviction = engine.kv_eviction;
+  parts.kv_utility = engine.kv_utility;
   parts.joint_kv = joint_;
   parts.adapter_floor_bytes = host_bytes;
   parts.config = config;

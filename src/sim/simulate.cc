@@ -50,6 +50,7 @@ class Simulation {
       plan_budget_change();
       plan_churn();
       plan_sleep();
+      plan_app_change();
     }
     if (options_.samples > 0) sample();
     const int64_t last_ns = workload_.empty() ? 0 : workload_.back().at_ns;
@@ -148,6 +149,20 @@ class Simulation {
             AdapterCommand{++tickets_, AdapterAction::kAdd, {named->second, named->first, "/" + named->first}});
       }
       if (next_ < workload_.size()) plan_churn();
+    });
+  }
+
+  // Of those that have asked so far; whoever names none has no state.
+  void plan_app_change() {
+    kernel_.after(faults_.next_app_change_ns(), EventOrder::kArrival, [this] {
+      if (!clients_.empty()) {
+        auto app = clients_.begin();
+        std::advance(app, static_cast<std::ptrdiff_t>(faults_.app(clients_.size())));
+        const auto state = static_cast<AppState>(faults_.app_state(std::size(kAppStateNames)));
+        if (!app->first.empty())
+          for (const auto& replica : replicas_) replica->deliver(AppCommand{++tickets_, app->first, state});
+      }
+      if (next_ < workload_.size()) plan_app_change();
     });
   }
 

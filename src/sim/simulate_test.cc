@@ -249,7 +249,8 @@ TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
     if (seed % 3 == 0) options.replica.engine.adapter_keeping = AdapterKeeping::none();
     if (seed % 2 == 0) options.replica.engine.adapter_keeping.prefetch = AdapterPrefetch::kHistogram;
     if (seed % 4 == 1) options.replica.engine.memory_sharing = MemorySharing::kJoint;
-    if (seed % 8 < 4) options.replica.engine.kv_eviction = KvEviction::kDensity;
+    constexpr KvEviction kEvictions[] = {KvEviction::kDensity, KvEviction::kUtility, KvEviction::kLru};
+    options.replica.engine.kv_eviction = kEvictions[seed % 8 < 4 ? 0 : 1 + seed % 2];
     options.replica.engine.scheduling = scheduling_of(seed);
     options.replica.engine.max_model_len = 1024;
     options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(8));

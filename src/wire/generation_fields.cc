@@ -270,7 +270,7 @@ void read_generation_fields(JsonReader& reader, GenerationFields& fields) {
   read_stream_options(reader, fields);
   read_structured_output(reader, fields);
   fields.cache_salt = reader.string("cache_salt", 1024).value_or("");
-  fields.app_id = reader.string("app_id", 128).value_or("");
+  fields.app_id = reader.string("app_id", kAppIdBytesMost).value_or("");
   if (!is_printable(fields.app_id)) reader.fail("app_id", "'app_id' may not hold control characters.");
   fields.priority = static_cast<int>(reader.integer("priority", INT_MIN, INT_MAX).value_or(0));
 }

@@ -212,6 +212,8 @@ Parsed<AppStateRequest> parse_app_state_request(std::string_view body) {
   else
     reader.fail("state", "'state' must be foreground, background or killed.");
   request.pid = reader.integer("pid", 1, INT_MAX);
+  if (request.pid && request.state == AppStateKind::kKilled)
+    reader.fail("pid", "'pid' is of a process that runs; whoever is killed has none.");
   if (reader.failed()) return reader.error();
   return request;
 }

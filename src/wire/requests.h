@@ -216,10 +216,12 @@ struct SetMemoryRequest {
   int64_t budget_bytes = 0;
 };
 
+// PUT /v1/apps/{name}
+inline constexpr size_t kAppIdBytesMost = 128;
 enum class AppStateKind : unsigned char { kForeground, kBackground, kKilled };
 struct AppStateRequest {
   AppStateKind state = AppStateKind::kForeground;
-  std::optional<int64_t> pid;
+  std::optional<int64_t> pid;  // of its process, on the server's machine
 };
 
 Parsed<ChatRequest> parse_chat_request(std::string_view body);

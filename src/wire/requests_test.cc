@@ -350,6 +350,15 @@ TEST(Requests, NProbsOfZeroIsOffAndContradictionsAreRefused) {
   EXPECT_EQ(told(parse_chat_request(chat(R"("n_probs":0,"top_logprobs":0)"))), kOff);
 }
 
+TEST(OtherRequests, HowAnApplicationStands) {
+  EXPECT_EQ(parse_app_state_request(R"({"state":"background","pid":12})")->pid, 12);
+  EXPECT_EQ(parse_app_state_request(R"({"state":"killed"})")->state, AppStateKind::kKilled);
+  for (const char* bad : {"{}", R"({"state":"asleep"})", R"({"state":1})", R"({"state":"killed","pid":12})",
+                          R"({"state":"foreground","pid":0})", R"({"state":"foreground","pid":"1"})"}) {
+    EXPECT_FALSE(parse_app_state_request(bad).ok()) << bad;
+  }
+}
+
 TEST(OtherRequests, EmbeddingsTokenizeAdaptersApps) {
   auto e = parse_embedding_request(R"({"input":["a","b"],"encoding_format":"base64","model":"m"})");
   ASSERT_TRUE(e.ok());

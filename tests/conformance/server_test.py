@@ -23,7 +23,9 @@ ADAPTERS = sorted(path.name for path in (ROOT / "demo/adapters").iterdir() if pa
 
 
 def chat(server, model, text="apple river stone", **options):
-    body = {"model": model, "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 24, **options}
+    body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 24, **options}
+    if model is not None:
+        body["model"] = model
     return server.request("POST", "/v1/chat/completions", body)
 
 
@@ -39,6 +41,52 @@ class AdapterLife(unittest.TestCase):
     def put(self, name, source):
         shutil.copytree(ROOT / "demo/adapters" / source, self.root / name)
         return str(self.root / name)
+
+    def test_what_a_killed_application_alone_uses_goes(self):
+        texts = {"mail": "apple river stone " * 20, "notes": "north paper silver " * 20}
+        for app, text in texts.items():
+            self.assertEqual(chat(self.server, None, text, app_id=app)[0], 200)
+        before = {app["id"]: app for app in self.server.request("GET", "/v1/apps")[2]["apps"]}
+        self.assertEqual(set(before), {"mail", "notes"})
+        self.assertGreater(before["mail"]["alone_tokens"], 0)
+        process = subprocess.Popen(["sleep", "600"])
+        status, _, answer = self.server.request("PUT", "/v1/apps/mail", {"state": "background", "pid": process.pid})
+        self.assertEqual((status, answer["bytes_freed"]), (200, 0))
+        process.kill()
+        process.wait()
+        for _ in range(200):
+            after = {app["id"]: app for app in self.server.request("GET", "/v1/apps")[2]["apps"]}
+            if after.get("mail", {}).get("alone_tokens", 0) == 0:
+                break
+            time.sleep(0.05)
+        self.assertEqual(after.get("mail", {}).get("alone_tokens", 0), 0)
+        self.assertEqual(after["notes"]["alone_tokens"], before["notes"]["alone_tokens"])
+        kv = self.server.request("GET", "/v1/kv")[2]
+        status, _, answer = self.server.request("PUT", "/v1/apps/notes", {"state": "killed"})
+        self.assertEqual(status, 200)
+        self.assertEqual(answer["bytes_freed"], before["notes"]["alone_tokens"] // kv["block_tokens"] * kv["block_bytes"])
+
+    def test_kv_names_who_holds_what(self):
+        for name, source in (("one", ADAPTERS[0]), ("same", ADAPTERS[0]), ("other", ADAPTERS[1])):
+            body = {"lora_name": name, "lora_path": self.put(name, source)}
+            self.assertEqual(self.server.request("POST", "/v1/load_lora_adapter", body)[0], 200)
+        for model in ("one", "same", "other"):
+            self.assertEqual(chat(self.server, model, "apple river stone " * 20)[0], 200)
+        status, _, kv = self.server.request("GET", "/v1/kv")
+        self.assertEqual(status, 200, kv)
+        self.assertEqual(kv["holders"], 2, "two names of one file are one holder")
+        holders = {holder["adapters"][0]["name"]: holder for holder in kv["first"]}
+        self.assertEqual(set(holders), {"one", "other"})
+        self.assertGreater(holders["one"]["hit_tokens"], 0)
+        self.assertGreater(holders["one"]["saved_s"], 0)
+        self.assertEqual(holders["other"]["hit_tokens"], 0)
+        self.assertEqual(sum(holder["tokens"] for holder in kv["first"]), kv["held_tokens"])
+        self.assertLess(kv["text_tokens"], kv["held_tokens"], "both computed on the same text")
+        self.assertEqual(kv["cached_tokens"], kv["held_tokens"])
+        self.assertEqual(kv["free_tokens"] + kv["cached_tokens"], kv["total_tokens"])
+        self.assertEqual(self.server.request("DELETE", "/v1/adapters/other")[0], 200)
+        kv = self.server.request("GET", "/v1/kv")[2]
+        self.assertEqual({holder["adapters"][0]["name"] for holder in kv["first"]}, {"one", None})
 
     def test_load_replace_unload(self):
         path = self.put("one", ADAPTERS[0])

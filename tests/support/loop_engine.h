@@ -76,6 +76,8 @@ class LoopEngine final : public Engine {
   void hold(RequestId id, bool held) override { put(Hold{id, held}); }
   Status command(AdapterCommand command) override { return answer(std::move(command)); }
   Status command(QueuesCommand command) override { return answer(command); }
+  Status command(KvCommand command) override { return answer(command); }
+  Status command(AppCommand command) override { return answer(std::move(command)); }
   Status command(MemoryCommand) override { return unsupported("the fake engine has one budget"); }
   void cancel_memory(uint64_t) override {}
   Status check_adapter(const AdapterSourceSpec&) override { return {}; }

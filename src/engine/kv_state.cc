@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the KV cache holds and for whom: made when somebody asks.
+#include "engine/kv_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "adapters/adapter.h"
+#include "engine/loop.h"
+
+namespace loralei {
+namespace {
+
+KvHolder holder_of(const KvHeld& held, int64_t block_bytes, double row_s) {
+  KvHolder holder;
+  for (int32_t index = 0; index < identity_adapters(held.identity); ++index) {
+    const KvIdentityPart part = identity_part(held.identity, index);
+    holder.adapters.push_back(
+        {.version = digest_hex(part.digest), .scale = part.scale, .from_token = part.first_position});
+  }
+  holder.salted = identity_salted(held.identity);
+  holder.tokens = int64_t{held.blocks} * kKvBlockTokens;
+  holder.bytes = held.blocks * block_bytes;
+  holder.running_tokens = int64_t{held.leased} * kKvBlockTokens;
+  holder.alone_tokens = int64_t{held.alone} * kKvBlockTokens;
+  holder.hit_tokens = static_cast<int64_t>(held.times_found) * kKvBlockTokens;
+  holder.saved_s = static_cast<double>(holder.hit_tokens) * row_s;
+  return holder;
+}
+
+}  // namespace
+
+void EngineLoop::receive(const KvCommand& command) {
+  const KvCache& kv = *parts_.kv;
+  const KvSummary summary = kv.summary();
+  KvState state;
+  state.block_tokens = kKvBlockTokens;
+  state.block_bytes = kv.block_bytes();
+  state.total_tokens = int64_t{kv.total()} * kKvBlockTokens;
+  state.free_tokens = int64_t{kv.free()} * kKvBlockTokens;
+  state.running_tokens = int64_t{kv.leased()} * kKvBlockTokens;
+  state.cached_tokens = int64_t{kv.cached()} * kKvBlockTokens;
+  state.text_tokens = int64_t{summary.texts} * kKvBlockTokens;
+  state.holders = static_cast<int32_t>(summary.held.size());
+  for (const KvHeld& held : summary.held) {
+    state.held_tokens += int64_t{held.blocks} * kKvBlockTokens;
+    if (std::ssize(state.first) < command.listed_max)
+      state.first.push_back(holder_of(held, kv.block_bytes(), times_.prompt_row_s()));
+  }
+  for (const KvApps::Shown& app : kv.apps().shown()) {
+    state.apps.push_back({.id = app.name,
+                          .state = app.state,
+                          .tokens = int64_t{app.blocks} * kKvBlockTokens,
+                          .alone_tokens = int64_t{app.alone} * kKvBlockTokens});
+  }
+  output_->replies.push_back({.ticket = command.ticket, .kv = std::make_shared<const KvState>(std::move(state))});
+}
+
+void EngineLoop::receive(const AppCommand& command) {
+  const Result<int32_t> gone = parts_.kv->state_app(command.id, command.state);
+  CommandReply reply{.ticket = command.ticket};
+  if (gone.ok()) {
+    reply.bytes_freed = *gone * parts_.kv->block_bytes();
+  } else {
+    reply.status = gone.error();
+  }
+  output_->replies.push_back(std::move(reply));
+}
+
+}  // namespace loralei

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/kv_shown.h"
+
+#include <map>
+#include <utility>
+
+#include "wire/errors.h"
+#include "wire/json_out.h"
+
+namespace loralei {
+namespace {
+
+using NameOf = std::function<std::string(const std::string&)>;
+
+void put_holder(JsonOut& out, const KvHolder& holder, const NameOf& name_of) {
+  out.begin_object().key("adapters").begin_array();
+  for (const KvHolder::Adapter& adapter : holder.adapters) {
+    out.begin_object().key("name").string_or_null(name_of(adapter.version)).key("version").string(adapter.version);
+    out.key("scale").real(adapter.scale).key("from_token").number(adapter.from_token).end_object();
+  }
+  out.end_array().key("salted").boolean(holder.salted);
+  out.key("tokens").number(holder.tokens).key("bytes").number(holder.bytes);
+  out.key("running_tokens").number(holder.running_tokens).key("alone_tokens").number(holder.alone_tokens);
+  out.key("hit_tokens").number(holder.hit_tokens).key("saved_s").real(holder.saved_s).end_object();
+}
+
+}  // namespace
+
+std::string kv_body(const KvState& state, const NameOf& name_of) {
+  JsonOut out;
+  out.begin_object().key("block_tokens").number(state.block_tokens).key("block_bytes").number(state.block_bytes);
+  out.key("total_tokens").number(state.total_tokens).key("free_tokens").number(state.free_tokens);
+  out.key("running_tokens").number(state.running_tokens).key("cached_tokens").number(state.cached_tokens);
+  out.key("text_tokens").number(state.text_tokens).key("held_tokens").number(state.held_tokens);
+  out.key("holders").number(state.holders).key("first").begin_array();
+  for (const KvHolder& holder : state.first) put_holder(out, holder, name_of);
+  return out.end_array().end_object().take();
+}
+
+void show_kv(const ServeContext& context, std::shared_ptr<Reply> reply) {
+  const auto answer = [reply, &dispatcher = context.dispatcher](const CommandReply& answered) {
+    if (!answered.status.ok()) return reply->refuse(to_api_error(answered.status.error()));
+    std::map<std::string, std::string> names;
+    for (const auto& adapter : dispatcher.adapters().list())
+      if (!adapter->version.empty()) names.emplace(adapter->version, adapter->source.label);
+    reply->json(200, kv_body(*answered.kv, [&names](const std::string& version) {
+                  const auto name = names.find(version);
+                  return name == names.end() ? std::string() : name->second;
+                }));
+  };
+  const Status status = context.dispatcher.command(KvCommand{}, answer);
+  if (!status.ok()) reply->refuse(to_api_error(status.error()));
+}
+
+}  // namespace loralei
