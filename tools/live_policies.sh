@@ -81,7 +81,7 @@ if [ ! -d "$work/adapters" ]; then
   head -1 "$work/paths" >"$work/model"
 fi
 model=$(cat "$work/model")
-adapter_bytes=$(du -sb "$work/adapters" | awk -v part="$part" '{printf "%d", $1 * part}')
+adapter_bytes=$(du -sb "$work/adapters" | awk -v part="$part" '{printf "%.0f", $1 * part}')
 budget=$(($(stat -Lc %s "$model") + adapter_bytes + kv + 600000000))
 
 # A server of SETTING; sets `server` and `url`.
