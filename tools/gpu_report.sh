@@ -117,7 +117,7 @@ failed=0
 # What the machine, or the group of processes this one is in, has of memory.
 memory_bytes() {
   local total group
-  total=$(awk '/^MemTotal/ { printf "%d", $2 * 1024 }' /proc/meminfo)
+  total=$(awk '/^MemTotal/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)
   group=$(cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null | grep -xE '[0-9]{1,18}' | sort -n | head -1)
   echo $((${group:-$total} < total ? ${group:-$total} : total))
 }
