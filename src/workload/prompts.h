@@ -2,8 +2,8 @@
 // What a request's prompt is made of, where the workload says only how long it is: a
 // random number for every position, of which a server's bench and the simulator make
 // tokens. Requests of one prefix have the same numbers as far as it goes, others never,
-// nor do those of another workload: so what a server has cached of one does not answer the
-// next. The same file asked twice of one server finds its prompts there.
+// nor do those of another workload: so what a server has cached of one does not answer
+// the next. The same file asked twice of one server finds its prompts there.
 //
 // Pure functions.
 #pragma once
