@@ -90,6 +90,7 @@ AppSetId KvApps::set_of(Members members) {
   if (members.size() > kSetMost) return kEverybody;
   const auto known = ids_.find(members);
   if (known != ids_.end()) return known->second;
+  if (ids_.size() == kSetsMost) return kEverybody;
   AppSetId id = sets_end();
   if (free_.empty()) {
     sets_.emplace_back();

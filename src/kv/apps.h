@@ -4,8 +4,9 @@
 //
 // Applications that use one holding are a set; equal sets are one. A set only grows while
 // its holding is there. Whoever names no application counts as one that is always in the
-// foreground, so no holding of his is ever only of killed ones. From kSetMost on a set is
-// everybody's.
+// foreground, so no holding of his is ever only of killed ones. A set of more than
+// kSetMost is everybody's, and so is a new one while there are kSetsMost: whatever ids
+// requests name, who evicts looks at no more sets than these.
 //
 // Thread: the engine's.
 // Ownership: an application is known while a request, a set or a stated state keeps it.
@@ -38,7 +39,7 @@ using AppSetId = int32_t;
 
 class KvApps {
  public:
-  static constexpr size_t kStatedMost = 1024, kSetMost = 64;
+  static constexpr size_t kStatedMost = 1024, kSetMost = 64, kSetsMost = 1024;
   static constexpr AppSetId kEverybody = 0, kNobodyNamed = 1;  // sets that are always there
 
   KvApps();

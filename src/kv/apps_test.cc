@@ -79,6 +79,24 @@ TEST(KvApps, WhoeverNamesNoneIsNeverKilledAndTooManyAreEverybody) {
   EXPECT_EQ(apps.with(set, apps.asks("one more")), set);
 }
 
+// Otherwise requests that name another one each would make every eviction dearer.
+TEST(KvApps, SoManySetsAreToldApart) {
+  KvApps apps;
+  std::vector<AppSetId> held;
+  for (size_t i = 0; i < 2 * KvApps::kSetsMost; ++i) {
+    held.push_back(apps.alone(apps.asks("app " + std::to_string(i))));
+    apps.hold(held.back());
+  }
+  apps.check();
+  EXPECT_EQ(apps.sets_end(), static_cast<int32_t>(KvApps::kSetsMost) + 1);
+  EXPECT_EQ(held.back(), KvApps::kEverybody);
+  EXPECT_NE(held.front(), KvApps::kEverybody);
+  ASSERT_TRUE(apps.state("app 0", AppState::kKilled).ok());
+  EXPECT_TRUE(apps.all_killed(held.front()));
+  apps.let_go(held.front());
+  EXPECT_NE(apps.alone(apps.asks("another")), KvApps::kEverybody) << "there is room again";
+}
+
 TEST(KvApps, SoManyMayHaveAState) {
   KvApps apps;
   for (size_t i = 0; i < KvApps::kStatedMost; ++i)

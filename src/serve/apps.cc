@@ -51,13 +51,15 @@ void AppService::list(std::shared_ptr<Reply> reply) {
 void AppService::state(std::shared_ptr<Reply> reply, const std::string& id, std::string_view body) {
   auto request = parse_app_state_request(body);
   if (!request.ok()) return reply->refuse(request.error());
-  if (id.size() > kAppIdBytesMost || !is_printable(id, kAppIdBytesMost))
-    return reply->refuse(api_error_of_status(400, "An application's id has at most " + std::to_string(kAppIdBytesMost) +
-                                                      " bytes and no control characters."));
+  if (id.empty() || id.size() > kAppIdBytesMost || !is_printable(id, kAppIdBytesMost))
+    return reply->refuse(api_error_of_status(
+        400, "An application's id has 1 to " + std::to_string(kAppIdBytesMost) + " bytes and no control characters."));
   const AppState state = state_of(request->state);
-  if (state == AppState::kKilled) forget(id);
+  // Answers come in the order of the commands: of two at once the later one stands, of
+  // states and of processes alike.
   const auto answer = [this, reply, id, state, pid = request->pid](const CommandReply& answered) {
     if (!answered.status.ok()) return reply->refuse(to_api_error(answered.status.error()));
+    if (state == AppState::kKilled) forget(id);
     if (pid) {
       // Its state stands; a process that is not there any more is the client's to say.
       if (const Status watched = watch(id, static_cast<int>(*pid)); !watched.ok())

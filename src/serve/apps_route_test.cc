@@ -33,6 +33,7 @@ TEST_F(ApiTest, ApplicationsAreStatedAndShown) {
   EXPECT_EQ(send("PUT", "/v1/apps/mail", R"({"state":"asleep"})").status, 400);
   EXPECT_EQ(send("PUT", "/v1/apps/" + std::string(129, 'a'), R"({"state":"killed"})").status, 400);
   EXPECT_EQ(send("PUT", "/v1/apps/a%0Ab", R"({"state":"killed"})").status, 400);
+  EXPECT_GE(send("PUT", "/v1/apps/", R"({"state":"killed"})").status, 400);
   EXPECT_EQ(engine.apps_stated.size(), 1u);
   EXPECT_EQ(send("PUT", "/v1/apps/mail", R"({"state":"foreground","pid":2147483647})").status, 404);
 }
