@@ -147,7 +147,7 @@ Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
   TRY_ASSIGN(const std::vector<int32_t> names, pool_->resize(blocks));
   texts_.set_capacity(blocks);
   holdings_.set_capacity(blocks);
-  holdings_.rename_blocks(names);
+  if (blocks < std::ssize(names)) holdings_.rename_blocks(names);  // else nothing has moved
   for (KvLease* lease : leases) {
     CHECK(lease->cache_ == this || lease->blocks_.empty());
     for (int32_t& block : lease->blocks_) block = names[static_cast<size_t>(block)];
