@@ -242,6 +242,7 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
       ->group(group);
   add_kv_eviction_option(command, flags.host.engine.kv_eviction)->group(group);
   add_kv_utility_option(command, flags.host.engine.kv_utility)->group(group);
+  add_kv_sharing_option(command, flags.host.engine.kv_sharing)->group(group);
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
   add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
   add_predict_length_option(command, flags.host.engine.scheduling.prediction)->group(group);
@@ -386,6 +387,16 @@ CLI::Option* add_kv_utility_option(CLI::App& command, KvUtility& utility) {
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1e6))
       ->default_str("0.5,0.4,0.1");
+}
+CLI::Option* add_kv_sharing_option(CLI::App& command, KvSharing& sharing) {
+  return command
+      .add_option("--kv-sharing", sharing,
+                  "how prefixes that nobody uses now are kept: exact (as they were computed), lossless (encoded, bit "
+                  "for bit: with --kv-cache-dtype int8 or fp8) or bounded (encoded within steps of each channel's "
+                  "scale, as differences from the base model's where these are kept: several times as many fit)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, KvSharing>{
+          {"exact", KvSharing::kExact}, {"lossless", KvSharing::kLossless}, {"bounded", KvSharing::kBounded}}))
+      ->default_str("exact");
 }
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy) {
   return command

@@ -70,6 +70,7 @@ Status parse_weight_quant(const std::string& text, std::optional<DType>& quantis
 void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group = {});
 CLI::Option* add_memory_sharing_option(CLI::App& command, std::optional<MemorySharing>& sharing);
 CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction);
+CLI::Option* add_kv_sharing_option(CLI::App& command, KvSharing& sharing);
 CLI::Option* add_kv_utility_option(CLI::App& command, KvUtility& utility);
 // --schedule-policy, --predict-length and --fairness.
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy);

@@ -33,6 +33,8 @@
 #include "engine/queue_state.h"
 #include "kv/block_times.h"
 #include "kv/eviction.h"
+#include "kv/kv_summary.h"
+#include "kv/sharing.h"
 #include "memory/keep_order.h"
 #include "memory/shelf.h"
 #include "sampling/params.h"
@@ -72,7 +74,8 @@ struct Submit {
   Pooling pooling = Pooling::kNone;  // embeddings: no generation
   std::string cache_salt;            // part of the KV identity
   std::string app_id;
-  int32_t priority = 0;  // with SchedulePolicy::kPriority: the lower first
+  std::optional<KvSharing> kv_sharing;  // at most as loose as the engine's, which is the default
+  int32_t priority = 0;                 // with SchedulePolicy::kPriority: the lower first
   ClientId client = {};
   RequestSlo slo = {};
   bool follows = false;  // belongs to work that was taken in before: taken in while draining, too
@@ -205,8 +208,10 @@ struct EngineStats : MemoryShares {  // the host's
   int32_t running = 0, waiting = 0, waiting_for_adapter = 0, held = 0;
   std::array<QueueGauges, kSizeGroupsMax> queues{};
   int32_t queue_count = 1;  // of these
-  // Used: leased by running sequences. Cached: free to evict.
+  // Used: leased by running sequences. Cached: free to evict, those that hold what is
+  // encoded among them.
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
+  KvCoded kv_coded;
   BlockTimes kv_block_times;
   // What KV and adapters have for sure, and who gave to whom beyond that.
   int64_t kv_floor_bytes = 0, adapter_floor_bytes = 0;
@@ -296,6 +301,7 @@ struct EngineOptions {
   MemorySharing memory_sharing = MemorySharing::kFixed;  // of what is not stated
   KvEviction kv_eviction = KvEviction::kDensity;
   KvUtility kv_utility;  // of kUtility
+  KvSharing kv_sharing = KvSharing::kExact;
   AdapterKeeping adapter_keeping;
   SchedulingOptions scheduling;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left

@@ -70,7 +70,7 @@ class EngineImpl final : public Engine {
     if (draining_.load() && !request.follows)
       return Error{ErrorCode::kUnavailable, "the server is shutting down and takes no new requests"};
     TRY(health());
-    TRY(validate_submit(request, {.max_model_len = max_model_len_}));
+    TRY(validate_submit(request, {.max_model_len = max_model_len_, .kv_sharing = options_.kv_sharing}));
     if (queued_.fetch_add(1) >= options_.max_queued) {
       queued_.fetch_sub(1);
       return Error{ErrorCode::kOverloaded,
@@ -343,11 +343,13 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
   int32_t blocks = parts.executor->kv_blocks();
   if (blocks > 0) {
     loop.kv = KvCache::create_ids(blocks, options.prefix_cache, *parts.clock);
+    TRY(loop.kv->rest_by({.sharing = options.kv_sharing, .ledger = parts.ledger}));
     return blocks;
   }
   TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
   TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, *parts.clock,
                                       parts.memory.kv_blocks_max));
+  TRY(loop.kv->rest_by({.sharing = options.kv_sharing, .pool = parts.pool, .ledger = parts.ledger}));
   parts.executor->use_kv(loop.kv->view());
   return blocks;
 }
@@ -413,6 +415,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.scheduling = options.scheduling;
   loop.prefix_cache = options.prefix_cache;
   loop.speculate = options.speculate;
+  loop.kv_sharing = options.kv_sharing;
   return std::unique_ptr<Engine>(new EngineImpl(std::move(parts), std::move(loop), max_model_len));
 }
 

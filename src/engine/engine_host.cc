@@ -10,6 +10,7 @@
 #include "engine/start.h"
 #include "engine/step_outputs.h"
 #include "kv/block_pool.h"
+#include "kv/kv_coder.h"
 #include "model/layer_program.h"
 #include "sys/cpu.h"
 #include "sys/process.h"
@@ -85,6 +86,10 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.limits = step_limits(options.engine, config);
   fixed.scratch = Model::scratch_bytes(config, ops, fixed.limits, threads);
   fixed.outputs = StepOutputs::bytes(fixed.limits, config.hidden, config.vocab);
+  if (options.engine.kv_sharing != KvSharing::kExact && !options.device) {
+    const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
+    fixed.outputs += KvCoder::scratch_bytes(kv_grid_shape(shape), threads);
+  }
   fixed.other = process_bytes() + kOtherReserve;
   fixed.requests = request_reserve(options, budget);
   fixed.kv_block = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype});

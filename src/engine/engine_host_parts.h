@@ -66,7 +66,7 @@ struct FixedBytes {
   DType kv_dtype = DType::kF16;
   ModelLimits limits;
   int64_t scratch = 0;   // activations and the kernels' memory, where the cores compute
-  int64_t outputs = 0;   // logits and hidden states of a step; the engine holds them
+  int64_t outputs = 0;   // logits and hidden states of a step, and what KV is encoded in; the engine holds them
   int64_t requests = 0;  // reserved for them
   int64_t kv_block = 0;  // of kKvBlockTokens tokens
   int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded

@@ -20,7 +20,7 @@ int32_t KvRoom::extent_blocks() const {
 int32_t KvRoom::idle_blocks() const {
   if (!parts_.joint) return 0;
   const KvCache& kv = *parts_.kv;
-  return std::max(0, std::min(kv.total() - floor_blocks_, kv.available() - kept_blocks_));
+  return std::max(0, std::min(kv.total() - floor_blocks_, kv.total() - kv.leased() - kept_blocks_));
 }
 
 int64_t KvRoom::most_bytes() const {
@@ -65,7 +65,7 @@ void KvRoom::keep_reserve() {
 
 // True: there is room for so many bytes now.
 bool KvRoom::take_from(Shelf& adapters, int64_t bytes, int32_t running, int32_t next) {
-  const int32_t available = parts_.kv->available();
+  const int32_t available = parts_.kv->total() - parts_.kv->leased();
   const bool must = available < running + next;
   const int64_t now_ns = parts_.clock->now_ns();
   if (!must && now_ns < look_ns_) return false;

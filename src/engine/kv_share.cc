@@ -51,15 +51,51 @@ void EngineLoop::give_way(int64_t bytes) {
   kv_room_.count_adapters_to_others(before - parts_.ledger->used_bytes(MemoryUse::kAdapters));
 }
 
-// Blocks for those that run and the next to be asked, before they are planned.
+// Blocks for those that run and the next to be asked, before they are planned: of a joint
+// memory, and of what is encoded.
 void EngineLoop::fit_kv() {
-  if (!kv_room_.joint()) return;
+  KvCache& kv = *parts_.kv;
+  if (!kv_room_.joint() && kv.pages() == 0) return;
   const int32_t running = blocks_of_running();
   int32_t next = 0;
   admission_.for_first(kNextMost, [&](SeqId id) { next += kv_blocks_for(sequences_.at(id)->waiting.rows + 1) + 1; });
   if (next > 0) next += static_cast<int32_t>(running_.size());  // StepPlanner leaves each a spare one
   kv_room_.set_closed(registry_.is_impatient());
   kv_room_.fit(running, next, registry_.idle_adapters());
+  if (kv.pages() > 0) make_available(running);
+}
+
+// What is encoded gives way to those that run and to the next: the one that found no
+// room last, else the first that waits; but for what that one is to find.
+void EngineLoop::make_available(int32_t running) {
+  KvCache& kv = *parts_.kv;
+  int32_t wanted = running;
+  const auto add = [&](const Sequence& next) {
+    wanted += kv_blocks_for(static_cast<int32_t>(next.text().size()) + 1) + static_cast<int32_t>(running_.size()) + 1;
+    if (kv.available() < wanted) kv.use_soon(next.request->key, next.text(), match_limit(next));
+  };
+  const auto refused = refused_ ? sequences_.find(*refused_) : sequences_.end();
+  if (refused != sequences_.end() && refused->second->phase == SeqPhase::kWaiting) {
+    add(*refused->second);
+  } else {
+    admission_.for_first(1, [&](SeqId id) { add(*sequences_.at(id)); });
+  }
+  kv.make_available(wanted);
+}
+
+// Nothing runs: what nobody leases is encoded, a little at a time. False: there is no
+// more.
+bool EngineLoop::rest_idle() { return running_.empty() && parts_.kv->wants_rest() && parts_.kv->rest() > 0; }
+
+// And where much runs, a twentieth of the time, as long as blocks may become scarce.
+void EngineLoop::rest_between_steps() {
+  constexpr int64_t kRestPart = 20, kRestMostNs = 20'000'000;
+  rest_owed_ns_ = std::min(rest_owed_ns_ + pass_ns_ / kRestPart, kRestMostNs);
+  while (rest_owed_ns_ > 0 && parts_.kv->should_rest()) {
+    const int64_t begin_ns = parts_.clock->now_ns();
+    if (parts_.kv->rest() == 0) return;
+    rest_owed_ns_ -= std::max<int64_t>(1, parts_.clock->now_ns() - begin_ns);
+  }
 }
 
 }  // namespace loralei

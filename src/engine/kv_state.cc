@@ -21,6 +21,11 @@ KvHolder holder_of(const KvHeld& held, int64_t block_bytes, double row_s) {
   holder.salted = identity_salted(held.identity);
   holder.tokens = int64_t{held.blocks} * kKvBlockTokens;
   holder.bytes = held.blocks * block_bytes;
+  holder.raw_tokens = int64_t{held.raw} * kKvBlockTokens;
+  holder.alone_coded_tokens = int64_t{held.alone_coded} * kKvBlockTokens;
+  holder.delta_tokens = int64_t{held.deltas} * kKvBlockTokens;
+  holder.gone_tokens = int64_t{held.nowhere} * kKvBlockTokens;
+  holder.stored_bytes = held.raw * block_bytes + held.coded_bytes;
   holder.running_tokens = int64_t{held.leased} * kKvBlockTokens;
   holder.alone_tokens = int64_t{held.alone} * kKvBlockTokens;
   holder.hit_tokens = static_cast<int64_t>(held.times_found) * kKvBlockTokens;
@@ -41,6 +46,7 @@ void EngineLoop::receive(const KvCommand& command) {
   state.running_tokens = int64_t{kv.leased()} * kKvBlockTokens;
   state.cached_tokens = int64_t{kv.cached()} * kKvBlockTokens;
   state.text_tokens = int64_t{summary.texts} * kKvBlockTokens;
+  state.coded = kv.coded();
   state.holders = static_cast<int32_t>(summary.held.size());
   for (const KvHeld& held : summary.held) {
     state.held_tokens += int64_t{held.blocks} * kKvBlockTokens;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kv/apps.h"
+#include "kv/kv_summary.h"
 
 namespace loralei {
 
@@ -33,6 +34,10 @@ struct KvHolder {
   int64_t alone_tokens = 0;    // of these: of texts of which nobody else holds anything
   int64_t hit_tokens = 0;      // of these: found again instead of computed, each time counted
   double saved_s = 0;          // what computing those would take now
+  // Of these: in blocks; encoded alone, and as differences from others' (both may lie in
+  // blocks, too); and what is gone though something is held behind it.
+  int64_t raw_tokens = 0, alone_coded_tokens = 0, delta_tokens = 0, gone_tokens = 0;
+  int64_t stored_bytes = 0;  // of blocks and of what is encoded
 };
 
 // An application, by the id that requests or PUT /v1/apps gave it.
@@ -58,6 +63,7 @@ struct KvState {
   int64_t text_tokens = 0;  // of texts, however many hold something there
   int64_t held_tokens = 0;  // of all holders
   int32_t holders = 0;
+  KvCoded coded;
   std::vector<KvHolder> first;   // those that hold most
   std::vector<KvAppState> apps;  // all that use something or have a state
 };

@@ -435,6 +435,7 @@ Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> ada
   request.vocab = std::min(request.vocab, request.embed_vocab);  // what is sampled is read in the next step
   request.key = make_kv_key(parts_.kv->identities(), identity, request.submit.cache_salt);
   request.key.app = parts_.kv->apps().asks(request.submit.app_id);
+  request.key.exact = request.submit.kv_sharing.value_or(parts_.kv_sharing) < KvSharing::kBounded;
   return {};
 }
 

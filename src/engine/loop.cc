@@ -101,7 +101,10 @@ Next EngineLoop::next(int64_t now_ns, EngineOutput& output) {
   collect_replies();
   if (!computed_ || now_ns - adapters_told_ns_ >= kAdapterNewsNs) tell_adapters(output);
   output_ = nullptr;
-  if (!computed_) return {.wake_at_ns = wake_at_ns(now_ns)};
+  if (!computed_) {
+    const bool rested = rest_idle();
+    return {.wake_at_ns = rested ? now_ns : wake_at_ns(now_ns)};
+  }
   return {.step = &begin_step()};
 }
 
@@ -191,7 +194,8 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   const KvCache& kv = *parts_.kv;
   stats.kv_blocks_total = kv.total();
   stats.kv_blocks_cached = kv.cached();
-  stats.kv_blocks_used = kv.total() - kv.available();
+  stats.kv_blocks_used = kv.leased();
+  stats.kv_coded = kv.coded();
   stats.kv_block_times = kv.times();
   stats.kv_floor_bytes = kv_room_.floor_blocks() * parts_.kv_block_bytes;
   stats.adapter_floor_bytes = kv_room_.adapter_floor_bytes();

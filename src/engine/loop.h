@@ -70,7 +70,8 @@ struct LoopParts : EngineContext {
   int64_t kv_block_bytes = 0;  // of one block, wherever its bytes are
   KvEviction kv_eviction = KvEviction::kLru;
   KvUtility kv_utility;
-  bool joint_kv = false;  // KvRoomParts, and the next two
+  KvSharing kv_sharing = KvSharing::kExact;  // as `kv` rests (KvCache::rest_by)
+  bool joint_kv = false;                     // KvRoomParts, and the next two
   int64_t adapter_floor_bytes = 0;
   int32_t reserve_part = 0;
   std::shared_ptr<ByteBudget> requests;  // their memory; null: all there is
@@ -222,6 +223,7 @@ class EngineLoop {
   SeqState state_of(const Sequence& sequence, int32_t computed, int32_t blocks, int32_t exclusive) const;
   int32_t match_limit(const Sequence& sequence) const;
   void commit_plan();
+  bool materialise_admitted();
   void admit(Sequence& sequence);
   void preempt(Sequence& sequence);
   Status resize_kv(int32_t blocks);
@@ -237,6 +239,9 @@ class EngineLoop {
   int32_t blocks_of_running() const;
   void give_way(int64_t bytes);
   void fit_kv();
+  void make_available(int32_t running);
+  bool rest_idle();
+  void rest_between_steps();
 
   // commit.cc
   void commit_rows();
@@ -337,9 +342,10 @@ class EngineLoop {
   BatchSlot slot_;
   std::vector<Sequence*> masks_wanted_, moved_;
   MaskWork masks_;
-  bool computed_ = false;  // in the last turn
-  int64_t pass_ns_ = 0;    // of the last step, without what comes of it
-  AdapterRanks ranks_;     // for record_, where steps are recorded
+  bool computed_ = false;     // in the last turn
+  int64_t pass_ns_ = 0;       // of the last step, without what comes of it
+  int64_t rest_owed_ns_ = 0;  // that encoding KV may take before the next
+  AdapterRanks ranks_;        // for record_, where steps are recorded
   StepRecord record_;
   std::vector<RegistryReply> replies_;
   std::vector<AdapterSourceId> news_;

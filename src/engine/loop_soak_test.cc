@@ -89,8 +89,8 @@ SchedulingOptions scheduling_of(uint64_t seed) {
 // In half of the runs speculation on texts of few words, in a quarter adapters that
 // leave behind their last request, in a fifth adapters that are loaded before anybody
 // asks, in a fifth a memory that KV and adapters share, in half prefixes that go by
-// density, in half turns between clients, every policy of scheduling, and every way to
-// predict lengths.
+// density, in about half prefixes that are encoded, in half turns between clients, every
+// policy of scheduling, and every way to predict lengths.
 WorldOptions soak_setup(uint64_t seed, Prng& random) {
   WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
   setup.blocks = 10 + static_cast<int32_t>(random.below(20));
@@ -104,6 +104,7 @@ WorldOptions soak_setup(uint64_t seed, Prng& random) {
   if (seed % 2 == 0) setup.draft_rows = 1 + static_cast<int32_t>(random.below(20));
   if (seed % 5 == 3) share_memory(setup, seed);
   if (seed % 4 < 2) setup.kv_eviction = KvEviction::kDensity;
+  if (seed % 5 != 3 && seed % 3 != 0) setup.kv_sharing = KvSharing::kLossless;
   return setup;
 }
 
@@ -130,16 +131,31 @@ Submit some_submit(bool drafts, Prng& random, Prng& wishes) {
   return submit;
 }
 
+// What the runs have shown, each as far as it may.
+struct Seen {
+  int drafting = 0, choosing = 0;
+  uint64_t ahead = 0;   // loads
+  int64_t decoded = 0;  // blocks
+
+  void add(const World& world) {
+    const EngineStats stats = world.stats();
+    EXPECT_TRUE(world.setup_.speculate == Speculation::kLookup || stats.drafted_tokens == 0);
+    EXPECT_TRUE(world.executor.chooses || world.executor.chosen == 0);
+    EXPECT_TRUE(world.setup_.adapter_keeping.prefetch == AdapterPrefetch::kHistogram || stats.adapter_loads_ahead == 0);
+    drafting += stats.drafted_tokens > stats.accepted_tokens && stats.accepted_tokens > 0;
+    choosing += world.executor.chosen > 0 && world.executor.not_chosen > 0;
+    ahead += stats.adapter_loads_ahead;
+    decoded += stats.kv_coded.times.decoded_blocks;
+  }
+};
+
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory
 // for all, replaced versions, activated ones among them, preemption, a KV cache that
 // shrinks and grows, requests that are held for a while, in a third of the runs an
 // executor that chooses tokens where nothing but logits is needed, requests that want
 // something of time, and what soak_setup() says.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
-  struct {
-    int drafting = 0, choosing = 0;
-    uint64_t ahead = 0;  // loads
-  } seen;                // of the runs that may: with enough of everything to show it
+  Seen seen;
   for (uint64_t seed = 1; seed <= 70; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed), holds(seed + 1000), times(seed + 2000), wishes(seed + 3000);
@@ -235,13 +251,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
       }
     }
     EXPECT_GT(compared, 10);
-    const EngineStats stats = world.stats();
-    EXPECT_TRUE(drafts || stats.drafted_tokens == 0);
-    EXPECT_TRUE(world.executor.chooses || world.executor.chosen == 0);
-    seen.drafting += stats.drafted_tokens > stats.accepted_tokens && stats.accepted_tokens > 0;
-    seen.choosing += world.executor.chosen > 0 && world.executor.not_chosen > 0;
-    EXPECT_TRUE(foresees || stats.adapter_loads_ahead == 0);
-    seen.ahead += stats.adapter_loads_ahead;
+    seen.add(world);
     EXPECT_EQ(world.replies.size(), world.tickets);
     world.expect_nothing_held();
     for (int i = 0; i < 5; ++i) world.command(AdapterAction::kDrop, std::string(1, static_cast<char>('a' + i)));
@@ -251,6 +261,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   EXPECT_GE(seen.drafting, 25);
   EXPECT_GE(seen.choosing, 15);
   EXPECT_GE(seen.ahead, 8u);
+  EXPECT_GE(seen.decoded, 200);
 }
 
 }  // namespace

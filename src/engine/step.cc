@@ -230,6 +230,7 @@ bool EngineLoop::plan() {
     return false;
   }
   stalled_ = group_sequences_.empty() && ended_.empty();
+  if (stalled_ && refused_ && kv.pages() > 0) stalled_ = false;  // what is encoded gives way to it in the next turn
   notice_stuck(stalled_ && running_.empty() && refused_);
   return !group_sequences_.empty();
 }
@@ -311,6 +312,7 @@ void EngineLoop::commit_plan() {
     preempt(sequence);
   }
   for (const SeqId id : planned_.admitted) admit(*sequences_.at(id));
+  if (!materialise_admitted()) return;
   for (const PlanGroup& group : planned_.plan.groups) {
     Sequence* sequence = sequences_.at(group.seq);
     CHECK(sequence->phase == SeqPhase::kRunning && sequence->computed == group.position);
@@ -324,6 +326,22 @@ void EngineLoop::commit_plan() {
     }
     group_sequences_.push_back(sequence);
   }
+}
+
+// Once all are leased: what is decoded takes blocks. False: the step is given up, since
+// something encoded was damaged; whoever was to read it ends, nobody else suffers.
+bool EngineLoop::materialise_admitted() {
+  bool whole = true;
+  for (const SeqId id : planned_.admitted) {
+    Sequence& sequence = *sequences_.at(id);
+    if (parts_.kv->materialise(sequence.lease)) continue;
+    const char* const what = "a cached prefix was damaged in memory";
+    parts_.log->log(LogLevel::kError, std::string(what) + "; it is dropped, and a request ends with an internal error");
+    end(sequence, EndReason::kError, internal_error(std::string(what) + "; send the request again"));
+    whole = false;
+  }
+  if (!whole) group_sequences_.clear();
+  return whole;
 }
 
 const StepBatch& EngineLoop::begin_step() {
@@ -365,6 +383,7 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
   const int64_t turn_ns = taken_in_ns_ + end_ns - next_begin_ns_;
   counters_.step_s += static_cast<double>(turn_ns) * 1e-9;
   if (status.ok()) learn_step(turn_ns);
+  rest_between_steps();
   if (status.ok() && parts_.on_step) record_step(turn_ns);
   forget_ended();
   collect_replies();

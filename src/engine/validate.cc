@@ -62,6 +62,11 @@ Status validate_submit(const Submit& submit, const SubmitLimits& limits) {
   for (const AdapterUse& use : submit.adapters) {
     if (!std::isfinite(use.scale)) return invalid_argument("the scale of an adapter is not a finite number");
   }
+  if (submit.kv_sharing.value_or(KvSharing::kExact) > limits.kv_sharing) {
+    const auto name = [](KvSharing sharing) { return std::string(kKvSharingNames[static_cast<size_t>(sharing)]); };
+    return invalid_argument("kv_sharing is " + name(*submit.kv_sharing) + ", looser than the " +
+                            name(limits.kv_sharing) + " that this server was started with (--kv-sharing)");
+  }
   for (const TokenId token : submit.prompt) {
     if (token < 0) return invalid_argument("the prompt holds the token id " + std::to_string(token));
   }

@@ -10,6 +10,7 @@ namespace loralei {
 
 struct SubmitLimits {
   int64_t max_model_len = 0;
+  KvSharing kv_sharing = KvSharing::kExact;
 };
 
 Status validate_submit(const Submit& submit, const SubmitLimits& limits);

@@ -54,14 +54,51 @@ int32_t HoldingTable::add(const Place& place, int32_t block, int64_t now_ns) {
 }
 
 void HoldingTable::append(int32_t holding) {
+  at(holding).release_order = ++releases_;
+  link_behind(holding, lists_[static_cast<size_t>(at(holding).group)].newest);
+}
+
+// In the list of its group.
+void HoldingTable::link_behind(int32_t holding, int32_t older) {
   Holding& entry = at(holding);
   List& list = lists_[static_cast<size_t>(entry.group)];
-  entry.release_order = ++releases_;
-  entry.older = list.newest;
-  entry.newer = kNoHolding;
-  (list.newest == kNoHolding ? list.oldest : at(list.newest).newer) = holding;
-  list.newest = holding;
+  entry.older = older;
+  entry.newer = older == kNoHolding ? list.oldest : at(older).newer;
+  (older == kNoHolding ? list.oldest : at(older).newer) = holding;
+  (entry.newer == kNoHolding ? list.newest : at(entry.newer).older) = holding;
+  ++list.count;
   ++unpinned_;
+  unpinned_blocks_ += entry.block == kNoBlock ? 0 : 1;
+}
+
+void HoldingTable::enter_list(int32_t holding, int32_t group) {
+  CHECK(group >= 0);
+  if (group >= groups()) lists_.resize(static_cast<size_t>(group) + 1);
+  at(holding).group = group;
+}
+
+void HoldingTable::move(int32_t holding, int32_t group) {
+  CHECK(at(holding).used && at(holding).pins == 0);
+  if (group == at(holding).group) return;
+  unlink(holding);
+  enter_list(holding, group);
+  int32_t older = lists_[static_cast<size_t>(group)].newest;
+  while (older != kNoHolding && release_order(older) > release_order(holding)) older = at(older).older;
+  link_behind(holding, older);
+}
+
+void HoldingTable::touch(int32_t holding) {
+  for (; holding != kNoHolding && at(holding).pins == 0; holding = parent(holding)) {
+    unlink(holding);
+    append(holding);
+  }
+}
+
+void HoldingTable::set_block(int32_t holding, int32_t block) {
+  Holding& entry = at(holding);
+  CHECK(entry.used);
+  if (entry.pins == 0) unpinned_blocks_ += (block == kNoBlock ? 0 : 1) - (entry.block == kNoBlock ? 0 : 1);
+  entry.block = block;
 }
 
 void HoldingTable::unlink(int32_t holding) {
@@ -70,7 +107,9 @@ void HoldingTable::unlink(int32_t holding) {
   (entry.older == kNoHolding ? list.oldest : at(entry.older).newer) = entry.newer;
   (entry.newer == kNoHolding ? list.newest : at(entry.newer).older) = entry.older;
   entry.older = entry.newer = kNoHolding;
+  --list.count;
   --unpinned_;
+  unpinned_blocks_ -= entry.block == kNoBlock ? 0 : 1;
 }
 
 void HoldingTable::pin(int32_t holding, int64_t now_ns) {
@@ -82,11 +121,10 @@ void HoldingTable::pin(int32_t holding, int64_t now_ns) {
 
 void HoldingTable::unpin(int32_t holding, int32_t group, int64_t now_ns) {
   Holding& entry = at(holding);
-  CHECK(entry.used && entry.pins > 0 && group >= 0);
+  CHECK(entry.used && entry.pins > 0);
   entry.used_ns = now_ns;
   if (--entry.pins > 0) return;
-  if (group >= groups()) lists_.resize(static_cast<size_t>(group) + 1);
-  entry.group = group;
+  enter_list(holding, group);
   append(holding);
 }
 
@@ -113,14 +151,14 @@ void HoldingTable::remove(int32_t holding) {
 
 void HoldingTable::rename_blocks(std::span<const int32_t> names) {
   for (Holding& entry : holdings_) {
-    if (entry.used) entry.block = names[static_cast<size_t>(entry.block)];
+    if (entry.used && entry.block != kNoBlock) entry.block = names[static_cast<size_t>(entry.block)];
   }
 }
 
 void HoldingTable::check_lists(std::vector<bool>& listed) const {
-  int32_t unpinned = 0;
+  int32_t unpinned = 0, blocks = 0;
   for (int32_t group = 0; group < groups(); ++group) {
-    int32_t older = kNoHolding;
+    int32_t older = kNoHolding, count = 0;
     for (int32_t holding = released_first(group); holding != kNoHolding; holding = released_next(holding)) {
       const Holding& entry = at(holding);
       CHECK(entry.used && entry.pins == 0 && entry.group == group && entry.older == older);
@@ -128,10 +166,12 @@ void HoldingTable::check_lists(std::vector<bool>& listed) const {
       older = holding;
       listed[static_cast<size_t>(holding)] = true;
       ++unpinned;
+      ++count;
+      blocks += entry.block == kNoBlock ? 0 : 1;
     }
-    CHECK(lists_[static_cast<size_t>(group)].newest == older);
+    CHECK(lists_[static_cast<size_t>(group)].newest == older && released_count(group) == count);
   }
-  CHECK(unpinned == unpinned_);
+  CHECK(unpinned == unpinned_ && blocks == unpinned_blocks_);
 }
 
 void HoldingTable::check() const {

@@ -11,15 +11,18 @@
 // base's before the invocation). Identity and text tell which; so a holding is found by
 // (text, identity), compared exactly.
 //
+// A holding may have no block for a while: its bytes are encoded (holding_forms.h), or
+// nowhere.
+//
 // Thread: the engine's.
 // Ownership: none of the bytes; a block that is held stays taken in the pool until
-// remove() names it. Storage grows with set_capacity alone: finding, adding and removing
-// allocate nothing.
+// remove() or set_block() lets go of it. Storage grows with set_capacity alone: finding,
+// adding and removing allocate nothing.
 // Invariants (check()): whoever pins a holding pins its parents: pins(parent) >= sum of
 // pins(children). Exactly the unpinned ones stand in a list, that of the group which
-// unpin() named, each in the order of release. A path is released deepest first: hence
-// a holding was released after its descendants, and of the firsts of all lists the one
-// that was released earliest is a leaf.
+// unpin() or move() named, each in the order of release. A path is released deepest
+// first: hence a holding was released after its descendants, and of the firsts of all
+// lists the one that was released earliest is a leaf.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +36,7 @@
 namespace loralei {
 
 inline constexpr int32_t kNoHolding = -1;
+inline constexpr int32_t kNoBlock = -1;
 
 class HoldingTable {
  public:
@@ -54,6 +58,13 @@ class HoldingTable {
   // Call deepest first. `group`: whose list it stands in from now on, until it is pinned
   // again; from 0 on, and as many lists are kept as the largest one says.
   void unpin(int32_t holding, int32_t group, int64_t now_ns);
+  // An unpinned one stands in another group's list from now on, in its place by release.
+  void move(int32_t holding, int32_t group);
+  // As if it and those before it, as far as they are unpinned, had been released just
+  // now.
+  void touch(int32_t holding);
+  // kNoBlock: it has none now.
+  void set_block(int32_t holding, int32_t block);
   // CHECKs that it is an unpinned leaf. Its block, text and times can be asked for until
   // another is added.
   void remove(int32_t holding);
@@ -64,13 +75,16 @@ class HoldingTable {
   // kNoHolding: no more.
   int32_t groups() const { return static_cast<int32_t>(lists_.size()); }
   int32_t released_first(int32_t group) const { return lists_[static_cast<size_t>(group)].oldest; }
+  int32_t released_count(int32_t group) const { return lists_[static_cast<size_t>(group)].count; }
   int32_t released_next(int32_t holding) const { return at(holding).newer; }
   uint64_t release_order(int32_t holding) const { return at(holding).release_order; }
   bool is_leaf(int32_t holding) const { return at(holding).children == 0; }
 
   int32_t size() const { return size_; }
   int32_t capacity() const { return static_cast<int32_t>(holdings_.size()); }
-  int32_t unpinned() const { return unpinned_; }
+  bool full() const { return free_ == kNoHolding; }
+  int32_t unpinned_blocks() const { return unpinned_blocks_; }  // of those that nobody pins
+  int32_t group(int32_t holding) const { return at(holding).group; }
   bool contains(int32_t holding) const { return at(holding).used; }
   int32_t block(int32_t holding) const { return at(holding).block; }
   int32_t text(int32_t holding) const { return at(holding).place.text; }
@@ -105,6 +119,7 @@ class HoldingTable {
   };
   struct List {
     int32_t oldest = kNoHolding, newest = kNoHolding;
+    int32_t count = 0;
   };
 
   const Holding& at(int32_t holding) const { return holdings_[static_cast<size_t>(holding)]; }
@@ -112,6 +127,8 @@ class HoldingTable {
   size_t bucket_of(int32_t text, const KvIdentity& identity) const;
   void enter_bucket(int32_t holding);
   void append(int32_t holding);
+  void link_behind(int32_t holding, int32_t older);
+  void enter_list(int32_t holding, int32_t group);
   void unlink(int32_t holding);
   void check_lists(std::vector<bool>& listed) const;
 
@@ -120,7 +137,7 @@ class HoldingTable {
   std::vector<List> lists_;       // [groups]
   int32_t free_ = kNoHolding;
   uint64_t releases_ = 0;
-  int32_t size_ = 0, unpinned_ = 0;
+  int32_t size_ = 0, unpinned_ = 0, unpinned_blocks_ = 0;
 };
 
 }  // namespace loralei

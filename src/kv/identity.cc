@@ -34,11 +34,18 @@ KvIdentityPart identity_part(const KvIdentity& identity, int32_t index) {
   return part;
 }
 
-bool identity_salted(const KvIdentity& identity) {
-  return identity->size() > sizeof(uint32_t) + static_cast<size_t>(identity_adapters(identity)) * kPartBytes;
+std::string_view identity_salt(const KvIdentity& identity) {
+  return std::string_view(*identity).substr(sizeof(uint32_t) +
+                                            static_cast<size_t>(identity_adapters(identity)) * kPartBytes);
 }
 
-KvIdentity KvIdentities::intern(std::span<const KvIdentityPart> parts, const std::string& cache_salt) {
+bool identity_salted(const KvIdentity& identity) { return !identity_salt(identity).empty(); }
+
+KvIdentity KvIdentities::base_of(const KvIdentity& identity) {
+  return identity_adapters(identity) == 0 ? identity : intern({}, identity_salt(identity));
+}
+
+KvIdentity KvIdentities::intern(std::span<const KvIdentityPart> parts, std::string_view cache_salt) {
   std::string key;
   const auto put = [&key](const void* bytes, size_t count) { key.append(static_cast<const char*>(bytes), count); };
   const auto count = static_cast<uint32_t>(parts.size());

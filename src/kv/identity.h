@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -37,7 +38,9 @@ struct KvIdentityPart {
 
 class KvIdentities {
  public:
-  KvIdentity intern(std::span<const KvIdentityPart> parts, const std::string& cache_salt);
+  KvIdentity intern(std::span<const KvIdentityPart> parts, std::string_view cache_salt);
+  // The base model's with the same salt.
+  KvIdentity base_of(const KvIdentity& identity);
   size_t size() const { return known_.size(); }
 
  private:
@@ -49,6 +52,7 @@ class KvIdentities {
 int32_t identity_adapters(const KvIdentity& identity);
 KvIdentityPart identity_part(const KvIdentity& identity, int32_t index);
 bool identity_salted(const KvIdentity& identity);
+std::string_view identity_salt(const KvIdentity& identity);
 
 struct KvPiece {
   int32_t first_position = 0;
@@ -59,7 +63,8 @@ struct KvPiece {
 // of what is computed.
 struct KvKey {
   std::vector<KvPiece> pieces;
-  KvAppRef app;  // null: nobody that is named
+  KvAppRef app;       // null: nobody that is named
+  bool exact = true;  // it takes nothing that was encoded with loss, nor what was computed from that
 
   // Identity in force at `position`.
   const KvIdentity& at(int32_t position) const {

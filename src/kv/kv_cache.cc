@@ -22,7 +22,8 @@ std::span<const TokenId> block_tokens(std::span<const TokenId> tokens, int32_t b
 KvLease::KvLease(KvLease&& other) noexcept
     : cache_(std::exchange(other.cache_, nullptr)),
       blocks_(std::exchange(other.blocks_, {})),
-      holdings_(std::exchange(other.holdings_, {})) {}
+      holdings_(std::exchange(other.holdings_, {})),
+      exact_(other.exact_) {}
 
 KvLease& KvLease::operator=(KvLease&& other) noexcept {
   if (this != &other) {
@@ -30,6 +31,7 @@ KvLease& KvLease::operator=(KvLease&& other) noexcept {
     cache_ = std::exchange(other.cache_, nullptr);
     blocks_ = std::exchange(other.blocks_, {});
     holdings_ = std::exchange(other.holdings_, {});
+    exact_ = other.exact_;
   }
   return *this;
 }
@@ -61,7 +63,8 @@ KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t
   int32_t text = kNoText;
   while (match.blocks < blocks_max) {
     const int32_t holding = find(key, tokens, match.blocks, text);
-    if (holding == kNoHolding) break;
+    if (holding == kNoHolding || form_of(holding) == Form::kHollow) break;
+    if (key.exact && !is_exact(holding)) break;
     ++match.blocks;
     if (holdings_.pins(holding) == 0) ++match.evictable;
   }
@@ -83,6 +86,7 @@ KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_
     holdings_.count_find(holding, now_ns);
     used_by(holding, key.app);
     ++found_;
+    lease.exact_ = lease.exact_ && is_exact(holding);
     lease.holdings_.push_back(holding);
     lease.blocks_.push_back(holdings_.block(holding));
   }
@@ -93,15 +97,18 @@ bool KvCache::reserve(KvLease& lease, int32_t tokens) {
   CHECK(lease.cache_ == this);
   const int32_t missing = kv_blocks_for(tokens) - static_cast<int32_t>(lease.blocks_.size());
   if (missing > available()) return false;
-  for (int32_t i = 0; i < missing; ++i) {
-    auto block = pool_->take();
-    if (!block) {
-      evict();
-      block = pool_->take();
-    }
-    lease.blocks_.push_back(*block);
-  }
+  for (int32_t i = 0; i < missing; ++i) lease.blocks_.push_back(take_block());
   return true;
+}
+
+// CHECKs that one is available().
+int32_t KvCache::take_block() {
+  auto block = pool_->take();
+  if (!block) {
+    evict();
+    block = pool_->take();
+  }
+  return *block;
 }
 
 void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t computed) {
@@ -110,27 +117,65 @@ void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId>
   const int32_t full = computed / kKvBlockTokens;
   CHECK(full <= static_cast<int32_t>(lease.blocks_.size()) && computed <= static_cast<int32_t>(tokens.size()));
   for (int32_t block = lease.shared(); block < full; ++block) {
-    int32_t& id = lease.blocks_[static_cast<size_t>(block)];
+    int32_t& own = lease.blocks_[static_cast<size_t>(block)];
     const int32_t parent = block == 0 ? kNoHolding : lease.holdings_.back();
     const int32_t before = parent == kNoHolding ? kNoText : holdings_.text(parent);
     int32_t text = before;
     int32_t holding = find(key, tokens, block, text);
     if (holding == kNoHolding) {
-      text = texts_.hold(before, block_tokens(tokens, block));
-      holding =
-          holdings_.add({.parent = parent, .text = text, .identity = block_identity(key, block)}, id, clock_.now_ns());
-      const AppSetId apps = apps_.alone(key.app != nullptr ? key.app : apps_.asks(""));
-      apps_.hold(apps);
-      holdings_.set_apps(holding, apps);
-      ++stored_;
-    } else {
-      holdings_.pin(holding, clock_.now_ns());
-      used_by(holding, key.app);
-      pool_->give_back(id);
-      id = holdings_.block(holding);
+      holding = add(lease, key, tokens, block, before);
+      if (holding == kNoHolding) return;
+    } else if (!join(lease, key, holding, own)) {
+      return;
     }
     lease.holdings_.push_back(holding);
   }
+}
+
+// The lease's own block of this number becomes a holding; kNoHolding: there is no room
+// for one more.
+int32_t KvCache::add(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t before) {
+  if (holdings_.full() && pages() > 0) give_up_coded();
+  if (holdings_.full()) return kNoHolding;
+  const int32_t parent = block == 0 ? kNoHolding : lease.holdings_.back();
+  const int32_t text = texts_.hold(before, block_tokens(tokens, block));
+  const int32_t holding = holdings_.add({.parent = parent, .text = text, .identity = block_identity(key, block)},
+                                        lease.blocks_[static_cast<size_t>(block)], clock_.now_ns());
+  forms_.at(holding) = {.exact = lease.exact_};
+  const AppSetId apps = apps_.alone(key.app != nullptr ? key.app : apps_.asks(""));
+  apps_.hold(apps);
+  holdings_.set_apps(holding, apps);
+  ++stored_;
+  return holding;
+}
+
+// The lease changes over to what is held there, or its own block takes the place of that:
+// of what lies there encoded, and of a block that is not exact where its own is. A blob
+// may stay if it was made of the same bytes, and else goes if nobody needs it. False:
+// neither can be.
+bool KvCache::join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& own) {
+  HoldingForm& form = forms_.at(holding);
+  const bool raw = holdings_.block(holding) != kNoBlock;
+  const bool same_blob = !forms_.coded(holding) || (lease.exact_ && form.blob_exact);
+  const bool replaces = holdings_.pins(holding) == 0 && (same_blob || form.dependants == 0);
+  const bool changes_over = raw && (is_exact(holding) || !key.exact);
+  if (changes_over && (is_exact(holding) || !lease.exact_ || !replaces)) {
+    holdings_.pin(holding, clock_.now_ns());
+    pool_->give_back(own);
+    own = holdings_.block(holding);
+    lease.exact_ = lease.exact_ && is_exact(holding);
+  } else if (replaces) {
+    if (!same_blob) clear_blob(holding);
+    if (raw) pool_->give_back(holdings_.block(holding));
+    holdings_.set_block(holding, own);
+    form.exact = lease.exact_;
+    form.plain = false;
+    holdings_.pin(holding, clock_.now_ns());
+  } else {
+    return false;
+  }
+  used_by(holding, key.app);
+  return true;
 }
 
 int32_t KvCache::exclusive(const KvLease& lease) const {
@@ -145,14 +190,28 @@ Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
   CHECK(leased() <= blocks);
   while (total() - pool_->free() > blocks) evict();
   TRY_ASSIGN(const std::vector<int32_t> names, pool_->resize(blocks));
-  texts_.set_capacity(blocks);
-  holdings_.set_capacity(blocks);
-  if (blocks < std::ssize(names)) holdings_.rename_blocks(names);  // else nothing has moved
+  set_capacity(blocks);
+  if (blocks < std::ssize(names)) {  // else nothing has moved
+    holdings_.rename_blocks(names);
+    if (resting_ != nullptr) resting_->arena.rename_blocks(names);
+  }
   for (KvLease* lease : leases) {
     CHECK(lease->cache_ == this || lease->blocks_.empty());
     for (int32_t& block : lease->blocks_) block = names[static_cast<size_t>(block)];
   }
   return {};
+}
+
+// Of so many blocks; what is encoded takes less of them than one.
+void KvCache::set_capacity(int32_t blocks) {
+  constexpr int32_t kCodedOfBlock = 16;
+  const int32_t holdings = resting_ == nullptr ? blocks : blocks * kCodedOfBlock;
+  texts_.set_capacity(holdings);
+  holdings_.set_capacity(holdings);
+  forms_.set_capacity(holdings_.capacity());
+  if (resting_ == nullptr) return;
+  resting_->arena.set_capacity(blocks, holdings_.capacity());
+  resting_->anchors.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
 }
 
 void KvCache::used_by(int32_t holding, const KvAppRef& app) {
@@ -162,134 +221,6 @@ void KvCache::used_by(int32_t holding, const KvAppRef& app) {
   apps_.hold(now);
   apps_.let_go(before);
   holdings_.set_apps(holding, now);
-}
-
-void KvCache::evict_by(KvEviction eviction, std::function<KvWorth()> worth, const KvUtility& utility) {
-  CHECK(holdings_.size() == 0);
-  eviction_ = eviction;
-  worth_ = std::move(worth);
-  utility_ = utility;
-}
-
-// One that was not found yet: as often as others were.
-double KvCache::expected_per_s(int32_t holding, int64_t now_ns) const {
-  const double of_found = holdings_.finds(holding).expected_per_s(now_ns, holdings_.used_ns(holding));
-  if (holdings_.was_found(holding)) return of_found;
-  return of_found * (stored_ > 0 ? std::min(1.0, found_ / stored_) : 0);
-}
-
-// Of a block: its part of what having the whole prefix again takes.
-double KvCache::recreate_s(int32_t holding, const KvWorth& worth) const {
-  const double rows_s = kKvBlockTokens * worth.row_s;
-  if (!worth.load_s) return rows_s;
-  return std::max(0.0, rows_s - worth.load_s(holdings_.identity(holding)) / texts_.depth(holdings_.text(holding)));
-}
-
-CacheItem KvCache::idle_item(int32_t blocks, const KvWorth& worth) const {
-  CacheItem item = prefix_item(std::max(0, blocks - free()), worth);
-  item.bytes = blocks * block_bytes();
-  return item;
-}
-
-CacheItem KvCache::prefix_item(int32_t blocks, const KvWorth& worth) const {
-  CHECK(blocks >= 0 && blocks <= cached());
-  CacheItem item{.bytes = blocks * block_bytes()};
-  const int64_t now_ns = clock_.now_ns();
-  double saved_s = 0;  // a second
-  const std::span<int32_t> next = firsts();
-  for (int32_t left = blocks; left > 0; --left) {
-    int32_t& first = next[goes_first(next, worth, now_ns, false)];
-    const int32_t holding = std::exchange(first, holdings_.released_next(first));
-    const double expected = expected_per_s(holding, now_ns);
-    item.uses_per_s += holdings_.finds(holding).per_s(now_ns);
-    item.expected_per_s += expected;
-    saved_s += expected * recreate_s(holding, worth);
-    item.last_use_ns = std::max(item.last_use_ns, holdings_.used_ns(holding));
-  }
-  if (item.expected_per_s > 0) item.recreate_s = saved_s / item.expected_per_s;
-  return item;
-}
-
-std::span<int32_t> KvCache::firsts() const {
-  firsts_.clear();
-  for (int32_t group = 0; group < holdings_.groups(); ++group) firsts_.push_back(holdings_.released_first(group));
-  return firsts_;
-}
-
-double KvCache::utility(int32_t holding, int64_t now_ns) const {
-  constexpr double kRecentS = 300, kLongTokens = 1024;
-  const double score = apps_.score(holdings_.apps(holding));
-  const double idle_s = static_cast<double>(now_ns - holdings_.used_ns(holding)) * 1e-9;
-  const double tokens = kKvBlockTokens * texts_.depth(holdings_.text(holding));
-  return utility_.state * score / (1 + score) + utility_.recency / (1 + idle_s / kRecentS) +
-         utility_.length * tokens / (kLongTokens + tokens);
-}
-
-// By kLru all alike: the order of release tells.
-double KvCache::keeps(int32_t holding, const KvWorth& worth, int64_t now_ns) const {
-  switch (eviction_) {
-    case KvEviction::kLru:
-      return 0;
-    case KvEviction::kDensity:
-      return expected_per_s(holding, now_ns) * recreate_s(holding, worth);
-    case KvEviction::kUtility:
-      return utility(holding, now_ns);
-  }
-  return 0;
-}
-
-size_t KvCache::goes_first(std::span<const int32_t> firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const {
-  size_t goes = firsts.size();
-  double least = 0;
-  for (size_t group = 0; group < firsts.size(); ++group) {
-    const int32_t holding = firsts[group];
-    if (holding == kNoHolding || (leaf && !holdings_.is_leaf(holding))) continue;
-    const double kept = keeps(holding, worth, now_ns);
-    if (goes < firsts.size() && kept > least) continue;
-    if (goes < firsts.size() && kept == least &&
-        holdings_.release_order(holding) > holdings_.release_order(firsts[goes])) {
-      continue;
-    }
-    goes = group;
-    least = kept;
-  }
-  CHECK(goes < firsts.size());
-  return goes;
-}
-
-void KvCache::evict() {
-  const std::span<const int32_t> next = firsts();
-  remove(next[goes_first(next, eviction_ == KvEviction::kDensity ? worth_() : KvWorth{}, clock_.now_ns(), true)]);
-}
-
-void KvCache::remove(int32_t holding) {
-  const int64_t now_ns = clock_.now_ns();
-  holdings_.remove(holding);
-  texts_.let_go(holdings_.text(holding));
-  apps_.let_go(holdings_.apps(holding));
-  times_.lifetime.add(now_ns - holdings_.stored_ns(holding));
-  times_.idle_before_evict.add(now_ns - holdings_.used_ns(holding));
-  pool_->give_back(holdings_.block(holding));
-}
-
-// Whoever uses a holding uses its parents. So what only killed ones use has nothing of
-// others behind it, and what is behind it stands in an earlier place of some list.
-Result<int32_t> KvCache::state_app(const std::string& name, AppState state) {
-  TRY(apps_.state(name, state));
-  int32_t gone = 0;
-  for (int32_t before = -1; state == AppState::kKilled && before != gone;) {
-    before = gone;
-    for (int32_t group = 0; group < holdings_.groups(); ++group) {
-      int32_t next = kNoHolding;
-      for (int32_t holding = holdings_.released_first(group); holding != kNoHolding; holding = next) {
-        next = holdings_.released_next(holding);
-        if (!apps_.all_killed(holdings_.apps(holding)) || !holdings_.is_leaf(holding)) continue;
-        remove(holding);
-        ++gone;
-      }
-    }
-  }
-  return gone;
 }
 
 KvSummary KvCache::summary() const {
@@ -305,6 +236,13 @@ KvSummary KvCache::summary() const {
     if (holdings_.pins(holding) > 0) ++held.leased;
     if (texts_.holders(holdings_.text(holding)) == 1) ++held.alone;
     held.times_found += holdings_.times_found(holding);
+    const HoldingForm& form = forms_.at(holding);
+    if (holdings_.block(holding) != kNoBlock) ++held.raw;
+    if (forms_.coded(holding)) {
+      ++(form.anchor == kNoHolding ? held.alone_coded : held.deltas);
+      held.coded_bytes += resting_->arena.size(form.blob);
+    }
+    if (form_of(holding) == Form::kHollow) ++held.nowhere;
   }
   std::stable_sort(summary.held.begin(), summary.held.end(),
                    [](const KvHeld& a, const KvHeld& b) { return a.blocks > b.blocks; });
@@ -317,12 +255,13 @@ void KvCache::release(KvLease& lease) {
     const int32_t block = lease.blocks_[static_cast<size_t>(index)];
     if (index >= lease.shared()) {
       pool_->give_back(block);
-    } else {
-      const int32_t holding = lease.holdings_[static_cast<size_t>(index)];
-      holdings_.unpin(holding, group_of(holding), now_ns);
-      if (apps_.all_killed(holdings_.apps(holding)) && holdings_.pins(holding) == 0 && holdings_.is_leaf(holding))
-        remove(holding);
+      continue;
     }
+    const int32_t holding = lease.holdings_[static_cast<size_t>(index)];
+    holdings_.unpin(holding, list_of(holding), now_ns);
+    if (holdings_.pins(holding) > 0) continue;
+    const bool goes = apps_.all_killed(holdings_.apps(holding)) || form_of(holding) == Form::kHollow;
+    if (goes && may_go(holding)) remove(holding);
   }
   lease.blocks_.clear();
   lease.holdings_.clear();
@@ -333,6 +272,7 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
   texts_.check();
   holdings_.check();
   apps_.check();
+  check_forms();
   // Each block: how many leases have it to themselves, and how many holdings are in it.
   std::vector<int32_t> owners(static_cast<size_t>(total()), 0), held(static_cast<size_t>(total()), 0);
   std::vector<int32_t> pins(static_cast<size_t>(holdings_.capacity()), 0);
@@ -352,12 +292,15 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
       ++pins[static_cast<size_t>(holding)];
     }
   }
+  if (resting_ != nullptr) {
+    for (const int32_t page : resting_->arena.blocks()) ++held[static_cast<size_t>(page)];
+  }
   std::vector<int32_t> holders(static_cast<size_t>(texts_.capacity()), 0);
   std::vector<int32_t> of_apps(static_cast<size_t>(apps_.sets_end()), 0);
   for (int32_t holding = 0; holding < holdings_.capacity(); ++holding) {
     CHECK((holdings_.contains(holding) ? holdings_.pins(holding) : 0) == pins[static_cast<size_t>(holding)]);
     if (!holdings_.contains(holding)) continue;
-    ++held[static_cast<size_t>(holdings_.block(holding))];
+    if (holdings_.block(holding) != kNoBlock) ++held[static_cast<size_t>(holdings_.block(holding))];
     ++holders[static_cast<size_t>(holdings_.text(holding))];
     ++of_apps[static_cast<size_t>(holdings_.apps(holding))];
     const int32_t parent = holdings_.parent(holding);

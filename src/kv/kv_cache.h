@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// KvCache: the blocks of all sequences and the prefixes worth keeping. Exact reuse per
-// identity only (mechanisms §5, first two points).
+// KvCache: the blocks of all sequences and the prefixes worth keeping, found again per
+// identity (mechanisms §5).
+//
+// Where rest_by() allows it, what nobody leases is encoded when there is time (rest()),
+// as differences from the base's on the same text where these are there, and its block
+// may go then without being lost: the blobs lie in an arena whose pages are blocks of the
+// pool. Who finds such a prefix leases it as any other, and materialise() decodes it.
 //
 // Thread: the engine's.
 // Ownership: owns the pool, texts and what is held on them; a KvLease is a move-only
@@ -12,15 +17,18 @@
 //
 // shared() counts the first kind.
 //
-// Invariants (check()): every block is free, private to one lease, or of one holding; a
-// lease pins its holdings on a path of texts from the root. Scarcity is an answer:
-// reserve() says false and changes nothing; unpinned prefixes are evicted before, by
-// kv/eviction.h. A stored block is counted in times() when it is found or evicted.
+// Invariants (check()): every block is free, private to one lease, of one holding, or a
+// page; a lease pins its holdings on a path of texts from the root. Whoever asks for what
+// is exact (KvKey) gets nothing that was encoded with loss, nor what was computed from
+// that. Scarcity is an answer: reserve() says false and changes nothing; unpinned
+// prefixes are evicted before, by kv/eviction.h. A stored block is counted in times()
+// when it is found or evicted.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,9 +40,12 @@
 #include "kv/block_pool.h"
 #include "kv/block_times.h"
 #include "kv/eviction.h"
+#include "kv/holding_forms.h"
 #include "kv/holding_table.h"
 #include "kv/identity.h"
+#include "kv/kv_coder.h"
 #include "kv/kv_summary.h"
+#include "kv/sharing.h"
 #include "kv/text_tree.h"
 #include "memory/keep_order.h"
 
@@ -58,12 +69,13 @@ class [[nodiscard]] KvLease {
   KvCache* cache_ = nullptr;
   std::vector<int32_t> blocks_;
   std::vector<int32_t> holdings_;  // of the first blocks
+  bool exact_ = true;              // nothing that was encoded with loss is among them
 };
 
 // What a lease on a prefix would be: read-only.
 struct KvMatch {
   int32_t blocks = 0;     // full blocks found
-  int32_t evictable = 0;  // of those, how many nobody pins now (leasing them takes them from what can be evicted)
+  int32_t evictable = 0;  // of those, how many nobody pins now: leasing them takes so many from available()
   int32_t tokens() const { return blocks * kKvBlockTokens; }
 };
 
@@ -73,6 +85,15 @@ struct KvMatch {
 struct KvWorth {
   double row_s = 0;                                 // of a row of a prompt
   std::function<double(const KvIdentity&)> load_s;  // empty: nobody waits for one
+};
+
+// How what nobody leases may rest, and what is needed for it.
+struct KvRestOptions {
+  KvSharing sharing = KvSharing::kExact;
+  std::optional<KvGrid>
+      grid;  // of a float cache; none: a quarter of the spread of the first blocks (codec/kv_spread.h)
+  ThreadPool* pool = nullptr;  // whose threads encode and decode; null: the caller's alone
+  Ledger* ledger = nullptr;    // of what they work in
 };
 
 class KvCache {
@@ -88,6 +109,27 @@ class KvCache {
   // kLru where this is not called; before anything is kept. `utility`: of kUtility.
   void evict_by(KvEviction eviction, std::function<KvWorth()> worth, const KvUtility& utility = {});
 
+  // Before anything is kept. Refused where the blocks' bytes are elsewhere, where nothing
+  // could be encoded as `sharing` says, or where the ledger has no room.
+  Status rest_by(KvRestOptions options);
+  bool encodes() const { return resting_ != nullptr; }
+  // Something is to be encoded; and it is time, since less than half of all blocks are
+  // free or could go without loss.
+  bool wants_rest() const;
+  bool should_rest() const;
+  // Encodes a few of those that nobody leases; how many it looked at. 0: there is nothing
+  // to do, or nothing to do it with.
+  int32_t rest();
+  // What of this text is there goes last, as if it had been used just now.
+  void use_soon(const KvKey& key, std::span<const TokenId> tokens, int32_t limit);
+  // Drops what is encoded, what goes first first, until so many blocks are available() or
+  // there are no more pages.
+  void make_available(int32_t blocks);
+  // Decodes what match() found encoded. To be called before any reserve(), and behind all
+  // matches that were counted upon: it takes blocks as they do. False: something encoded
+  // was damaged, and is gone; the lease is to be dropped.
+  bool materialise(KvLease& lease);
+
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
   // the last token passes limit = size - 1.
   KvMatch peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
@@ -97,8 +139,10 @@ class KvCache {
   // Grows the lease to hold positions [0, tokens). All or nothing.
   bool reserve(KvLease& lease, int32_t tokens);
   // Positions [0, computed) hold valid K and V: full blocks among them become shared.
-  // Where an equal block is stored already, the lease changes over to it and gives its
-  // own back (their bytes are equal: batch invariance).
+  // Where one is stored already, the lease changes over to it and gives its own back
+  // (their bytes are equal: batch invariance); or its own takes the place of what lay
+  // there encoded. Where neither can be, as what is exact and what is not differ, it
+  // keeps its own to itself from there on.
   void publish(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t computed);
   // Blocks that dropping this lease would make free or evictable.
   int32_t exclusive(const KvLease& lease) const;
@@ -120,12 +164,14 @@ class KvCache {
   int32_t capacity() const { return pool_->capacity(); }
   int32_t free() const { return pool_->free(); }  // of nobody, nor a prefix
   int64_t block_bytes() const { return pool_->block_bytes(); }
-  int32_t available() const { return pool_->free() + holdings_.unpinned(); }  // what reserve() could give
-  int32_t cached() const { return holdings_.unpinned(); }
-  int32_t leased() const { return total() - available(); }
+  int32_t available() const { return pool_->free() + holdings_.unpinned_blocks(); }    // what reserve() could give
+  int32_t pages() const { return resting_ == nullptr ? 0 : resting_->arena.pages(); }  // blocks of encoded ones
+  int32_t cached() const { return holdings_.unpinned_blocks() + pages(); }
+  int32_t leased() const { return total() - available() - pages(); }
   int64_t bytes() const { return pool_->bytes(); }
   const BlockTimes& times() const { return times_; }
   KvSummary summary() const;  // costs all that is held
+  KvCoded coded() const;
   KvIdentities& identities() { return identities_; }
   KvApps& apps() { return apps_; }
   const KvApps& apps() const { return apps_; }
@@ -142,21 +188,60 @@ class KvCache {
         texts_(pool_->total()),
         holdings_(pool_->total()),
         prefix_cache_(prefix_cache),
-        clock_(clock) {}
+        clock_(clock) {
+    forms_.set_capacity(pool_->total());
+  }
+  // The forms that have lists of their own (HoldingTable's groups: group_of() and these).
+  enum class Form : uint8_t {
+    kPlain,   // a block that will not be encoded
+    kRaw,     // a block that is to be
+    kBoth,    // encoded too
+    kCoded,   // encoded alone
+    kHollow,  // neither: kept as long as something is held behind it
+  };
+  static constexpr int32_t kForms = 5;
+  struct Resting {
+    BlobArena arena;
+    KvRestOptions options;
+    KvGridShape shape;
+    bool lossless = false;
+    Grant scratch;
+    std::optional<KvCoder> coder;  // once there is a grid
+    std::vector<int32_t> anchors;  // by text: to whom those are deltas that find no base there
+    std::vector<KvEncodeJob> encodes;
+    std::vector<int32_t> encoding;  // beside them: holdings, and their anchors
+    std::vector<int32_t> encoding_on;
+    std::vector<KvDecodeJob> decodes;
+    KvCodedTimes times;
+  };
   // What the sequence of this key holds on its block of this number; kNoHolding: nothing.
   // `text`: that of the block before (kNoText: there is none), and then of this one.
   int32_t find(const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t& text) const;
   void release(KvLease& lease);
+  void set_capacity(int32_t blocks);
+  bool join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& own);
+  int32_t add(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t before);
+  int32_t take_block();
+
+  // kv_evict.cc: who goes first.
   void evict();
+  void give_up_page();
+  bool give_back_page();
+  void give_up_coded();
   // Which of the lists of released holdings this one belongs to: by whether it was ever
-  // found, or by its applications.
-  int32_t group_of(int32_t holding) const {
-    return eviction_ == KvEviction::kUtility ? holdings_.apps(holding) : holdings_.was_found(holding) ? 1 : 0;
+  // found, or by its applications; and by its form.
+  Form form_of(int32_t holding) const;
+  int32_t list_of(int32_t holding) const;
+  void relist(int32_t holding) {
+    if (holdings_.pins(holding) == 0) holdings_.move(holding, list_of(holding));
   }
-  // The first of each list that is left, and of these the one that goes, as its list;
-  // `leaf`: it must have no children.
-  std::span<int32_t> firsts() const;
+  // The first of each list of these forms that is left, and of these the one that goes,
+  // as its place there; its size: there is none. `leaf`: one that may_go(), since nothing
+  // is held behind it, and few are deltas to it.
+  std::span<int32_t> firsts(std::initializer_list<Form> forms) const;
   size_t goes_first(std::span<const int32_t> firsts, const KvWorth& worth, int64_t now_ns, bool leaf) const;
+  int32_t first_of(std::initializer_list<Form> forms, bool leaf) const;  // kNoHolding: there is none
+  bool may_go(int32_t holding) const;
   double keeps(int32_t holding, const KvWorth& worth, int64_t now_ns) const;
   double utility(int32_t holding, int64_t now_ns) const;
   void used_by(int32_t holding, const KvAppRef& app);
@@ -164,9 +249,30 @@ class KvCache {
   double expected_per_s(int32_t holding, int64_t now_ns) const;
   double recreate_s(int32_t holding, const KvWorth& worth) const;
 
+  // kv_rest.cc: forms.
+  bool is_exact(int32_t holding) const;
+  KvSource source_of(int32_t holding) const;
+  int32_t anchor_for(int32_t holding, bool& wait);
+  bool find_grid();
+  void choose_encodes();
+  void finish_encode(int32_t holding, int32_t anchor, std::span<const std::byte> blob);
+  bool make_chunks(int32_t holding, int64_t bytes);
+  void keep_blob(int32_t holding, int32_t anchor, std::span<const std::byte> blob);
+  bool recode(int32_t holding, int32_t anchor);
+  void follow_base(int32_t base, int32_t before);
+  void free_dependants(int32_t anchor);
+  bool is_needed(int32_t anchor) const;
+  void drop_block(int32_t holding);
+  void clear_blob(int32_t holding);
+  void drop_blob(int32_t holding);
+  int32_t released_count(Form form) const;
+  void check_forms() const;
+
   std::unique_ptr<BlockPool> pool_;
   TextTree texts_;
   HoldingTable holdings_;
+  HoldingForms forms_;
+  std::unique_ptr<Resting> resting_;  // null: nothing is encoded
   KvIdentities identities_;
   BlockTimes times_;
   double stored_ = 0, found_ = 0;  // blocks

@@ -14,10 +14,29 @@ namespace loralei {
 // Blocks of one identity.
 struct KvHeld {
   KvIdentity identity;
-  int32_t blocks = 0;
+  int32_t blocks = 0;        // of text, in whatever form
   int32_t leased = 0;        // of these: by sequences that run
   int32_t alone = 0;         // of these: on texts on which nobody else holds anything
   uint64_t times_found = 0;  // since they were stored: each time a block was not computed again
+  // Of these: in blocks; encoded alone, and as differences (some of both are in blocks,
+  // too); and nowhere.
+  int32_t raw = 0, alone_coded = 0, deltas = 0, nowhere = 0;
+  int64_t coded_bytes = 0;
+};
+
+// What was encoded and decoded since the start.
+struct KvCodedTimes {
+  int64_t encoded_blocks = 0, decoded_blocks = 0, damaged_blocks = 0;
+  int64_t recoded_blocks = 0;  // told from another anchor than before
+  int64_t encode_ns = 0, decode_ns = 0;
+};
+
+// What is encoded now, and what it takes.
+struct KvCoded {
+  int32_t blobs = 0, pages = 0;
+  int64_t bytes = 0;       // of blobs
+  int64_t page_bytes = 0;  // of the blocks they lie in: fragmentation is what these have more
+  KvCodedTimes times;
 };
 
 struct KvSummary {

@@ -21,7 +21,19 @@ void put_holder(JsonOut& out, const KvHolder& holder, const NameOf& name_of) {
   out.end_array().key("salted").boolean(holder.salted);
   out.key("tokens").number(holder.tokens).key("bytes").number(holder.bytes);
   out.key("running_tokens").number(holder.running_tokens).key("alone_tokens").number(holder.alone_tokens);
+  out.key("raw_tokens").number(holder.raw_tokens).key("alone_coded_tokens").number(holder.alone_coded_tokens);
+  out.key("delta_tokens").number(holder.delta_tokens).key("gone_tokens").number(holder.gone_tokens);
+  out.key("stored_bytes").number(holder.stored_bytes);
   out.key("hit_tokens").number(holder.hit_tokens).key("saved_s").real(holder.saved_s).end_object();
+}
+
+void put_coded(JsonOut& out, const KvCoded& coded) {
+  out.key("encoded").begin_object().key("blobs").number(coded.blobs).key("bytes").number(coded.bytes);
+  out.key("pages").number(coded.pages).key("page_bytes").number(coded.page_bytes);
+  out.key("encoded_blocks").number(coded.times.encoded_blocks).key("recoded_blocks").number(coded.times.recoded_blocks);
+  out.key("decoded_blocks").number(coded.times.decoded_blocks).key("damaged_blocks").number(coded.times.damaged_blocks);
+  out.key("encode_s").real(static_cast<double>(coded.times.encode_ns) * 1e-9);
+  out.key("decode_s").real(static_cast<double>(coded.times.decode_ns) * 1e-9).end_object();
 }
 
 }  // namespace
@@ -32,6 +44,7 @@ std::string kv_body(const KvState& state, const NameOf& name_of) {
   out.key("total_tokens").number(state.total_tokens).key("free_tokens").number(state.free_tokens);
   out.key("running_tokens").number(state.running_tokens).key("cached_tokens").number(state.cached_tokens);
   out.key("text_tokens").number(state.text_tokens).key("held_tokens").number(state.held_tokens);
+  put_coded(out, state.coded);
   out.key("holders").number(state.holders).key("first").begin_array();
   for (const KvHolder& holder : state.first) put_holder(out, holder, name_of);
   return out.end_array().end_object().take();

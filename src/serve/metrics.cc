@@ -320,6 +320,27 @@ void put_queues(Page& page, const EngineStats& s) {
   }
 }
 
+void put_kv_coded(Page& page, const KvCoded& coded) {
+  const auto gauge = [&](const char* name, const char* help, int64_t value) {
+    page.value(MetricType::Gauge, name, help, static_cast<double>(value));
+  };
+  const auto counter = [&](const char* name, const char* help, double value) {
+    page.value(MetricType::Counter, name, help, value);
+  };
+  const auto seconds = [](int64_t ns) { return static_cast<double>(ns) * 1e-9; };
+  gauge("loralei_kv_encoded_blocks", "Blocks of prefixes that are kept encoded.", coded.blobs);
+  gauge("loralei_kv_encoded_bytes", "Bytes of prefixes that are kept encoded.", coded.bytes);
+  gauge("loralei_kv_encoded_page_bytes", "Bytes of the KV cache in which encoded prefixes lie.", coded.page_bytes);
+  counter("loralei_kv_encodes_total", "Blocks of prefixes that were encoded.",
+          static_cast<double>(coded.times.encoded_blocks));
+  counter("loralei_kv_decodes_total", "Encoded blocks that a request found, and that were decoded.",
+          static_cast<double>(coded.times.decoded_blocks));
+  counter("loralei_kv_damaged_total", "Encoded blocks that were found damaged, and dropped.",
+          static_cast<double>(coded.times.damaged_blocks));
+  counter("loralei_kv_encode_seconds_total", "Time that encoding prefixes took.", seconds(coded.times.encode_ns));
+  counter("loralei_kv_decode_seconds_total", "Time that decoding prefixes took.", seconds(coded.times.decode_ns));
+}
+
 void put_engine(Page& page, const EngineStats& s) {
   constexpr auto kGauge = MetricType::Gauge;
   const auto number = [](auto value) { return static_cast<double>(value); };
@@ -335,6 +356,7 @@ void put_engine(Page& page, const EngineStats& s) {
              {{"state", "total"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_used), {{"state", "used"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_cached), {{"state", "cached"}});
+  put_kv_coded(page, s.kv_coded);
   const double usage = s.kv_blocks_total > 0 ? number(s.kv_blocks_used) / number(s.kv_blocks_total) : 0;
   page.value(kGauge, "loralei_kv_cache_usage_ratio", "Share of the KV cache that running requests hold.", usage, {},
              "vllm:kv_cache_usage_perc");

@@ -5,6 +5,7 @@
 #include <cfloat>
 #include <climits>
 
+#include "base/printable.h"
 #include "serve/request_app.h"
 
 namespace loralei {
@@ -12,6 +13,18 @@ namespace {
 
 constexpr int kCompletionTokens = 16;     // the API's default for /v1/completions
 constexpr int64_t kEchoEntryBytes = 128;  // of one log-probability, with its token: held, and as text of the answer
+
+// Empty: the server's.
+Parsed<std::optional<KvSharing>> kv_sharing_of(const std::string& named) {
+  if (named.empty()) return std::optional<KvSharing>();
+  for (size_t i = 0; i < kKvSharingNames.size(); ++i) {
+    if (named == kKvSharingNames[i]) return std::optional(static_cast<KvSharing>(i));
+  }
+  ApiError error = api_error_of_status(
+      400, "'kv_sharing' is '" + printable(named) + "'; send exact, lossless, bounded or borrow, or leave it out.");
+  error.param = "kv_sharing";
+  return error;
+}
 
 ApiError at(Error error, std::string param) { return to_api_error(error, std::move(param)); }
 
@@ -65,6 +78,9 @@ Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFie
   Parsed<std::string> app = app_of(inputs.app_id, fields.app_id);
   if (!app.ok()) return app.error();
   plan.submit.app_id = std::move(*app);
+  auto sharing = kv_sharing_of(fields.kv_sharing);
+  if (!sharing.ok()) return sharing.error();
+  plan.submit.kv_sharing = *sharing;
   plan.submit.priority = fields.priority;
   plan.submit.client = inputs.client;
   plan.submit.slo = inputs.slo;

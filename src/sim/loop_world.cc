@@ -27,9 +27,18 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   LoopParts parts;
   if (setup.device_bytes > 0) executor.tier = std::make_unique<FakeTier>(setup.device_bytes);
   parts.executor = &executor;
-  const KvShape shape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
+  const bool encodes = setup.kv_sharing != KvSharing::kExact;
+  // A position's 16 bytes are a part of a block that pays to encode.
+  const KvShape shape = encodes ? KvShape{16, config.kv_heads, config.head_dim, DType::kI8}
+                                : KvShape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
   parts.kv =
       std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, clock, setup.blocks_max)).value();
+  CHECK(parts.kv->rest_by({.sharing = setup.kv_sharing, .ledger = &ledger}).ok());
+  parts.kv_sharing = setup.kv_sharing;
+  if (encodes) {  // there is time between steps
+    executor.clock = &clock;
+    executor.step_ns = 1000;
+  }
   executor.on_done([this](StepDone&& step) { done = std::move(step); });
   executor.use_kv(parts.kv->view());
   CHECK(executor.reserve_vocab(config.vocab).ok());

@@ -34,6 +34,7 @@ struct WorldOptions {
   int32_t step_tokens = 32;
   int64_t adapter_bytes = 1 << 20;  // that adapters may have
   KvEviction kv_eviction = KvEviction::kLru;
+  KvSharing kv_sharing = KvSharing::kExact;  // or kLossless: the blocks are of int8 then
   // KV and adapters share `memory_bytes`: the blocks are a floor then, as
   // adapter_floor_bytes are, and there may be blocks_max of them.
   bool joint = false;

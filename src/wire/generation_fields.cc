@@ -6,6 +6,8 @@
 namespace loralei {
 namespace {
 
+constexpr size_t kKvSharingBytesMost = 16;
+
 constexpr double kMaxScale = 1000.0;  // of an adapter; far beyond what makes sense, far below what overflows
 
 std::string quoted(const JsonReader& reader, std::string_view field) { return "'" + reader.path_of(field) + "'"; }
@@ -272,6 +274,7 @@ void read_generation_fields(JsonReader& reader, GenerationFields& fields) {
   fields.cache_salt = reader.string("cache_salt", 1024).value_or("");
   fields.app_id = reader.string("app_id", kAppIdBytesMost).value_or("");
   if (!is_printable(fields.app_id)) reader.fail("app_id", "'app_id' may not hold control characters.");
+  fields.kv_sharing = reader.string("kv_sharing", kKvSharingBytesMost).value_or("");
   fields.priority = static_cast<int>(reader.integer("priority", INT_MIN, INT_MAX).value_or(0));
 }
 

@@ -33,11 +33,12 @@ std::vector<PromptInput> read_prompts(JsonReader& reader, std::string_view field
 #define LORALEI_CHAT_PROMPT_FIELDS                                                                             \
   "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template_kwargs", \
       "enable_thinking", "reasoning_effort"
-#define LORALEI_GENERATION_FIELDS                                                                                \
-  LORALEI_MODEL_FIELDS, "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",       \
-      "repetition_penalty", "seed", "logit_bias", "n", "n_predict", "max_tokens", "max_completion_tokens",       \
-      "min_tokens", "ignore_eos", "stop", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens", \
-      "stream", "stream_options", "logprobs", "top_logprobs", "n_probs", "response_format", "guided_json",       \
-      "guided_regex", "guided_choice", "structured_outputs", "json_schema", "cache_salt", "app_id", "priority"
+#define LORALEI_GENERATION_FIELDS                                                                                 \
+  LORALEI_MODEL_FIELDS, "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",        \
+      "repetition_penalty", "seed", "logit_bias", "n", "n_predict", "max_tokens", "max_completion_tokens",        \
+      "min_tokens", "ignore_eos", "stop", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens",  \
+      "stream", "stream_options", "logprobs", "top_logprobs", "n_probs", "response_format", "guided_json",        \
+      "guided_regex", "guided_choice", "structured_outputs", "json_schema", "cache_salt", "app_id", "kv_sharing", \
+      "priority"
 
 }  // namespace loralei

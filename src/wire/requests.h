@@ -94,6 +94,7 @@ struct GenerationFields {
   StructuredOutput output;
   std::string cache_salt;  // empty = shared prefix cache
   std::string app_id;
+  std::string kv_sharing;  // empty: the server's
   int priority = 0;
   std::vector<std::string> unknown_fields;
 };

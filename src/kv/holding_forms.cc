@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/holding_forms.h"
+
+#include "base/check.h"
+
+namespace loralei {
+
+void HoldingForms::set_capacity(int32_t holdings) {
+  if (holdings > capacity()) forms_.resize(static_cast<size_t>(holdings));
+}
+
+void HoldingForms::link(int32_t holding, int32_t anchor) {
+  HoldingForm& form = at(holding);
+  HoldingForm& on = at(anchor);
+  CHECK(holding != anchor && form.anchor == kNoHolding && form.dependants == 0 && can_be_anchor(anchor));
+  form.anchor = anchor;
+  form.prev = kNoHolding;
+  form.next = on.first_dependant;
+  if (form.next != kNoHolding) at(form.next).prev = holding;
+  on.first_dependant = holding;
+  ++on.dependants;
+}
+
+void HoldingForms::unlink(int32_t holding) {
+  HoldingForm& form = at(holding);
+  if (form.anchor == kNoHolding) return;
+  HoldingForm& on = at(form.anchor);
+  (form.prev == kNoHolding ? on.first_dependant : at(form.prev).next) = form.next;
+  if (form.next != kNoHolding) at(form.next).prev = form.prev;
+  --on.dependants;
+  form.anchor = form.next = form.prev = kNoHolding;
+}
+
+void HoldingForms::check(const HoldingTable& table, const BlobArena& arena) const {
+  int32_t blobs = 0;
+  std::vector<int32_t> dependants(forms_.size(), 0);
+  for (int32_t holding = 0; holding < capacity(); ++holding) {
+    const HoldingForm& form = at(holding);
+    if (!table.contains(holding)) {
+      CHECK(!coded(holding) && form.anchor == kNoHolding && form.dependants == 0);
+      continue;
+    }
+    if (coded(holding)) {
+      ++blobs;
+      CHECK(arena.owner_of(form.blob) == holding);
+    }
+    if (form.anchor == kNoHolding) continue;
+    CHECK(coded(holding) && table.contains(form.anchor) && can_be_anchor(form.anchor));
+    CHECK(table.text(holding) == table.text(form.anchor));
+    ++dependants[static_cast<size_t>(form.anchor)];
+  }
+  CHECK(blobs == arena.blobs());
+  for (int32_t holding = 0; holding < capacity(); ++holding) {
+    CHECK(at(holding).dependants == dependants[static_cast<size_t>(holding)]);
+    int32_t listed = 0, before = kNoHolding;
+    for (int32_t one = at(holding).first_dependant; one != kNoHolding; before = one, one = at(one).next, ++listed)
+      CHECK(at(one).anchor == holding && at(one).prev == before);
+    CHECK(listed == at(holding).dependants);
+  }
+}
+
+}  // namespace loralei
