@@ -14,6 +14,7 @@
 #include "base/printable.h"
 #include "base/units.h"
 #include "formats/base_model.h"
+#include "sys/cpu.h"
 #include "sys/env.h"
 #include "sys/hub_folder.h"
 
@@ -242,7 +243,14 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
       ->group(group);
   add_kv_eviction_option(command, flags.host.engine.kv_eviction)->group(group);
   add_kv_utility_option(command, flags.host.engine.kv_utility)->group(group);
-  add_kv_sharing_option(command, flags.host.engine.kv_sharing)->group(group);
+  add_kv_sharing_option(command, flags.kv_sharing)->group(group);
+  command
+      .add_option("--profile", flags.profile,
+                  "what is left open: server, or edge (a machine that does other things as well: --memory-budget of a "
+                  "quarter of its memory and --kv-sharing bounded)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"server", "edge"}))
+      ->group(group);
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
   add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
   add_predict_length_option(command, flags.host.engine.scheduling.prediction)->group(group);
@@ -388,7 +396,7 @@ CLI::Option* add_kv_utility_option(CLI::App& command, KvUtility& utility) {
       ->check(CLI::Range(0.0, 1e6))
       ->default_str("0.5,0.4,0.1");
 }
-CLI::Option* add_kv_sharing_option(CLI::App& command, KvSharing& sharing) {
+CLI::Option* add_kv_sharing_option(CLI::App& command, std::optional<KvSharing>& sharing) {
   return command
       .add_option("--kv-sharing", sharing,
                   "how prefixes that nobody uses now are kept: exact (as they were computed), lossless (encoded, bit "
@@ -398,6 +406,15 @@ CLI::Option* add_kv_sharing_option(CLI::App& command, KvSharing& sharing) {
           {"exact", KvSharing::kExact}, {"lossless", KvSharing::kLossless}, {"bounded", KvSharing::kBounded}}))
       ->default_str("exact");
 }
+
+// What `edge` says of what was not stated.
+void apply_profile(const EngineFlags& flags, EngineOptions& engine) {
+  constexpr int64_t kEdgePart = 4;  // of the machine's memory
+  const bool edge = flags.profile == "edge";
+  engine.kv_sharing = flags.kv_sharing.value_or(edge ? KvSharing::kBounded : KvSharing::kExact);
+  if (edge && engine.memory_budget_bytes == 0) engine.memory_budget_bytes = total_memory_bytes() / kEdgePart;
+}
+
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy) {
   return command
       .add_option(
@@ -470,10 +487,11 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   if (flags.activations == "int8") options.activations = Activations::kInt8;
   if (flags.activations == "f32") options.activations = Activations::kF32;
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
+  apply_profile(flags, options.engine);
   // Whoever states a budget means it to be used. Where none is stated, others on the
   // machine want what prefixes would fill.
-  options.engine.memory_sharing =
-      flags.memory_sharing.value_or(flags.memory_budget.empty() ? MemorySharing::kFixed : MemorySharing::kJoint);
+  options.engine.memory_sharing = flags.memory_sharing.value_or(
+      options.engine.memory_budget_bytes == 0 ? MemorySharing::kFixed : MemorySharing::kJoint);
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
   GpuFlags gpu = flags.gpu;

@@ -22,6 +22,8 @@ struct EngineFlags {
   std::string device = "auto";
   std::string kv_dtype;
   std::optional<MemorySharing> memory_sharing;  // none: by whether a budget is stated
+  std::optional<KvSharing> kv_sharing;          // none: by `profile`
+  std::string profile = "server";
   std::string memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, request_memory;
   std::string residency = "balanced";
   std::string speculate = "auto";
@@ -70,7 +72,7 @@ Status parse_weight_quant(const std::string& text, std::optional<DType>& quantis
 void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group = {});
 CLI::Option* add_memory_sharing_option(CLI::App& command, std::optional<MemorySharing>& sharing);
 CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction);
-CLI::Option* add_kv_sharing_option(CLI::App& command, KvSharing& sharing);
+CLI::Option* add_kv_sharing_option(CLI::App& command, std::optional<KvSharing>& sharing);
 CLI::Option* add_kv_utility_option(CLI::App& command, KvUtility& utility);
 // --schedule-policy, --predict-length and --fairness.
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy);

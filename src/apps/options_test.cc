@@ -75,6 +75,21 @@ TEST(Options, AStatedBudgetIsSharedByWhatItIsWorthUnlessSaid) {
   EXPECT_EQ(refusal({"--memory-sharing", "halves"}), "refused by the parser");
 }
 
+TEST(Options, TheEdgeProfileSaysWhatWasLeftOpen) {
+  const auto engine = [](std::vector<std::string> words) {
+    return finish_engine_options(*parse(std::move(words)))->engine;
+  };
+  EXPECT_EQ(engine({}).kv_sharing, KvSharing::kExact);
+  const EngineOptions edge = engine({"--profile", "edge"});
+  EXPECT_EQ(edge.kv_sharing, KvSharing::kBounded);
+  EXPECT_EQ(edge.memory_budget_bytes, total_memory_bytes() / 4);
+  EXPECT_EQ(edge.memory_sharing, MemorySharing::kJoint);
+  const EngineOptions stated = engine({"--profile", "edge", "--memory-budget", "2GiB", "--kv-sharing", "lossless"});
+  EXPECT_EQ(stated.kv_sharing, KvSharing::kLossless);
+  EXPECT_EQ(stated.memory_budget_bytes, int64_t{2} << 30);
+  EXPECT_EQ(refusal({"--profile", "cloud"}), "refused by the parser");
+}
+
 TEST(Options, APrefixLeavesByWhatItSavesUnlessSaid) {
   EXPECT_EQ(finish_engine_options(*parse({}))->engine.kv_eviction, KvEviction::kDensity);
   EXPECT_EQ(finish_engine_options(*parse({"--kv-eviction", "lru"}))->engine.kv_eviction, KvEviction::kLru);

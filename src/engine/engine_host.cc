@@ -432,7 +432,17 @@ std::string EngineHost::banner() const {
   text += "sequences of up to " + std::to_string(parts_->plan.max_model_len) + " tokens; KV in " +
           dtype_info(parts_->kv_dtype).name + " holds " +
           std::to_string(int64_t{parts_->plan.kv_blocks} * kKvBlockTokens) + " tokens\n";
+  text += describe_kv_sharing();
   return text;
+}
+
+std::string EngineHost::describe_kv_sharing() const {
+  const KvSharing sharing = parts_->options.engine.kv_sharing;
+  if (sharing == KvSharing::kExact) return {};
+  std::string text = "prefixes that nobody uses are encoded (--kv-sharing ";
+  text += kKvSharingNames[static_cast<size_t>(sharing)];
+  if (has_vector_scale(parts_->kv_dtype)) return text + "), bit for bit\n";
+  return text + "), with steps of a quarter of each channel's spread\n";
 }
 
 std::vector<std::string> EngineHost::notes() const {

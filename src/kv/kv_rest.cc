@@ -373,7 +373,8 @@ bool KvCache::materialise(KvLease& lease) {
 KvCoded KvCache::coded() const {
   if (resting_ == nullptr) return {};
   const BlobArena& arena = resting_->arena;
-  return {.blobs = arena.blobs(),
+  return {.sharing = resting_->options.sharing,
+          .blobs = arena.blobs(),
           .pages = arena.pages(),
           .bytes = arena.stored_bytes(),
           .page_bytes = arena.pages() * pool_->block_bytes(),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kv/identity.h"
+#include "kv/sharing.h"
 
 namespace loralei {
 
@@ -33,6 +34,7 @@ struct KvCodedTimes {
 
 // What is encoded now, and what it takes.
 struct KvCoded {
+  KvSharing sharing = KvSharing::kExact;
   int32_t blobs = 0, pages = 0;
   int64_t bytes = 0;       // of blobs
   int64_t page_bytes = 0;  // of the blocks they lie in: fragmentation is what these have more

@@ -28,7 +28,13 @@ void put_holder(JsonOut& out, const KvHolder& holder, const NameOf& name_of) {
 }
 
 void put_coded(JsonOut& out, const KvCoded& coded) {
-  out.key("encoded").begin_object().key("blobs").number(coded.blobs).key("bytes").number(coded.bytes);
+  out.key("encoded").begin_object();
+  out.key("sharing")
+      .string(kKvSharingNames[static_cast<size_t>(coded.sharing)])
+      .key("blobs")
+      .number(coded.blobs)
+      .key("bytes")
+      .number(coded.bytes);
   out.key("pages").number(coded.pages).key("page_bytes").number(coded.page_bytes);
   out.key("encoded_blocks").number(coded.times.encoded_blocks).key("recoded_blocks").number(coded.times.recoded_blocks);
   out.key("decoded_blocks").number(coded.times.decoded_blocks).key("damaged_blocks").number(coded.times.damaged_blocks);
