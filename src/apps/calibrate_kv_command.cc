@@ -193,6 +193,11 @@ void print(const KvCalibration& found, const KvCalibrationOptions& options, cons
     std::printf("Memory had room for %zu of %zu pieces of the text; raise --memory-budget to use all.\n", found.pieces,
                 found.pieces_wanted);
   }
+  for (const KvAdapterSteps& adapter : found.steps.adapters) {
+    if (adapter.quality.positions > 0) continue;
+    std::printf("No line of the text is one for %s: the steps were not tried with it.\n",
+                printable(adapter.name).c_str());
+  }
   for (size_t i = 0; i < found.borrow.size(); ++i) {
     if (options.adapters[i].prompts.empty() || found.borrow[i].prompts > 0) continue;
     std::printf("Prompts of %s are too short to borrow a block of 16 tokens: its depth is by the text alone.\n",
