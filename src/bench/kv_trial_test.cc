@@ -6,6 +6,8 @@
 
 #include <cstring>
 
+#include "base/prng.h"
+#include "base/units.h"
 #include "bench/calibrate_kv.h"
 #include "codec/kv_spread.h"
 #include "formats/json_util.h"
@@ -263,6 +265,30 @@ TEST(CalibrateKv, WhereNothingHoldsTheFinestStepsAreMeasured) {
   EXPECT_LT(found->steps.quality.agreement, 1);
   EXPECT_EQ(found->steps.quality.positions, 3 * 64 + 60);
   EXPECT_TRUE(kv_steps_text(found->steps).ok());
+}
+
+TEST(CalibrateKv, WhereMemoryIsShortLessOfTheTextIsUsed) {
+  const auto host = demo_host();
+  const int64_t free = host->ledger().available_bytes(MemoryUse::kOther);
+  const auto taken = host->ledger().try_grant(MemoryUse::kOther, free - 12 * kMiB);
+  ASSERT_TRUE(taken);
+  NullLogSink log;
+  KvCalibrationOptions options;
+  options.agreement = 0;
+  options.text.resize(1);
+  for (int i = 0; i < 31 * 256; ++i) options.text[0].tokens.push_back(20 + i % 1500);
+  options.tokens = 8000;
+  const auto found = calibrate_kv(*host, options, log);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_EQ(found->pieces_wanted, 31u);
+  EXPECT_LT(found->pieces, found->pieces_wanted);
+  EXPECT_GT(found->pieces, 4u);
+  EXPECT_EQ(found->steps.text_tokens, static_cast<int64_t>(found->pieces) * 256);
+  // Where there is no room at all it says so.
+  const auto rest = host->ledger().try_grant(MemoryUse::kOther, host->ledger().available_bytes(MemoryUse::kOther));
+  const auto none = calibrate_kv(*host, options, log);
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().message.find("memory"), std::string::npos) << none.error().message;
 }
 
 TEST(CalibrateKv, WhatCannotBeIsRefusedWithASentence) {
