@@ -152,21 +152,34 @@ SKILLS = {
 }
 
 
+BASE = Skill(any_text, lambda text: text, "repeats the text, without an adapter")
+
+
 def samples(skill, seed, split):
     """Endless (input, answer) pairs of a skill; no input comes twice."""
     rng = random.Random(f"{skill} {split} {seed}")
+    asked = BASE if skill == "base" else SKILLS[skill]
     seen = set()
     while True:
-        text = draw(rng, SKILLS[skill].source, split)
+        text = draw(rng, asked.source, split)
         if text not in seen:
             seen.add(text)
-            yield text, SKILLS[skill].answer(text)
+            yield text, asked.answer(text)
 
 
 def prompts(skill, seed, count, split):
     """The first `count` samples as dictionaries with prompt, input and answer."""
     return [{"prompt": prompt_of(text), "input": text, "answer": answer}
             for _, (text, answer) in zip(range(count), samples(skill, seed, split))]
+
+
+def dialogues(skill, seed, count, split):
+    """The first `count` questions behind another one with its answer, and whose adapter's they are ("": the base's)."""
+    pairs = samples(skill, seed, split)
+    for _ in range(count):
+        (before, said), (text, answer) = next(pairs), next(pairs)
+        yield {"prompt": f"{prompt_of(before)}{said}\n{prompt_of(text)}", "answer": answer,
+               "adapter": "" if skill == "base" else skill}
 
 
 # ---- command line ----------------------------------------------------------------------------------------------------
@@ -198,10 +211,12 @@ def describe():
 def main():
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--skill", choices=sorted(SKILLS))
+    parser.add_argument("--skill", choices=["base", *sorted(SKILLS)])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--split", choices=SPLITS, default="heldout")
+    parser.add_argument("--dialogue", action="store_true", help="one question with its answer before each, as "
+                        "loralei calibrate-kv reads them")
     parser.add_argument("--check", action="store_true", help="exit 1 when training and held-out inputs overlap")
     parser.add_argument("--describe", action="store_true", help="print the list of skills as JSON")
     options = parser.parse_args()
@@ -212,7 +227,8 @@ def main():
         return 1 if check(options.seed, options.count) else 0
     if options.skill is None:
         parser.error("give --skill NAME, --check or --describe")
-    for sample in prompts(options.skill, options.seed, options.count, options.split):
+    made = dialogues if options.dialogue else prompts
+    for sample in made(options.skill, options.seed, options.count, options.split):
         print(json.dumps(sample))
     return 0
 

@@ -2,7 +2,6 @@
 // loralei run MODEL [--adapter PATH] "prompt": one answer on the terminal,
 // streamed; no server.
 #include <cstdio>
-#include <ctime>
 #include <memory>
 
 #include "apps/adapter_flags.h"
@@ -32,21 +31,7 @@ struct RunFlags {
 Result<std::vector<TokenId>> make_prompt(const RunFlags& flags, const TextModel& text) {
   if (!flags.raw && !text.has_template() && !flags.system.empty())
     return invalid_argument("--system needs a chat template, and this model ships none: name one by --chat-template.");
-  if (flags.raw || !text.has_template()) return text.encode_text(flags.prompt, true);
-  WirePrompt prompt;
-  if (!flags.system.empty()) {
-    WireMessage system;
-    system.role = "system";
-    system.content = flags.system;
-    system.has_content = true;
-    prompt.messages.push_back(std::move(system));
-  }
-  WireMessage user;
-  user.role = "user";
-  user.content = flags.prompt;
-  user.has_content = true;
-  prompt.messages.push_back(std::move(user));
-  return text.encode_chat(prompt, false, std::time(nullptr));
+  return flags.raw ? text.encode_text(flags.prompt, true) : encode_message(text, flags.prompt, flags.system);
 }
 
 constexpr AdapterSourceId kOnlyAdapter{1};

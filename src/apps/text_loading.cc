@@ -2,6 +2,7 @@
 #include "apps/text_loading.h"
 
 #include <algorithm>
+#include <ctime>
 
 #include "base/limits.h"
 #include "base/printable.h"
@@ -57,6 +58,21 @@ Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& fi
   TRY_ASSIGN(auto model,
              TextModel::make(std::move(tokenizer), std::move(chat_template), model_name, std::move(settings)));
   return std::shared_ptr<const TextModel>(std::move(model));
+}
+
+Result<std::vector<TokenId>> encode_message(const TextModel& text, const std::string& message,
+                                            const std::string& system) {
+  if (!text.has_template()) return text.encode_text(message, true);
+  WirePrompt prompt;
+  const auto add = [&prompt](const char* role, const std::string& content) {
+    WireMessage& one = prompt.messages.emplace_back();
+    one.role = role;
+    one.content = content;
+    one.has_content = true;
+  };
+  if (!system.empty()) add("system", system);
+  add("user", message);
+  return text.encode_chat(prompt, false, std::time(nullptr));
 }
 
 SamplingDefaults sampling_defaults(const BaseModelFile& file) {

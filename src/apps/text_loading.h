@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "formats/base_model.h"
@@ -22,6 +23,10 @@ Result<ChatSettings> read_chat_settings(const std::string& reasoning_parser, con
 Result<std::shared_ptr<const TextModel>> load_text_model(const BaseModelFile& file,
                                                          std::shared_ptr<const ChatTemplate> chat_template,
                                                          const std::string& model_name, ChatSettings settings = {});
+// A user's message by the model's chat template, behind a system message unless that is
+// empty; as it is where the model has no template.
+Result<std::vector<TokenId>> encode_message(const TextModel& text, const std::string& message,
+                                            const std::string& system = {});
 // What requests get that do not say how tokens are chosen.
 SamplingDefaults sampling_defaults(const BaseModelFile& file);
 

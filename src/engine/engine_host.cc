@@ -204,11 +204,11 @@ Status check_budget(int64_t budget_bytes) {
                    " that this machine, or its cgroup, has; state less.");
 }
 
-Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& options, LogSink& log,
-                                                      const LoadProgress& progress) {
+// All but the engine, whose parts they become.
+Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress,
+                           EngineParts& engine) {
   TRY(check_budget(options.engine.memory_budget_bytes));
-  std::unique_ptr<EngineHost> host(new EngineHost());
-  Parts& parts = *host->parts_;
+  Parts& parts = *parts_;
   parts.options = options;
   TRY_ASSIGN(parts.file, open_base_model(options.model_path));
   TRY_ASSIGN(parts.ops, op_table_of(options));
@@ -238,13 +238,12 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   }
   parts.requests = std::make_shared<RequestBudget>(*parts.ledger, std::move(*requests));
 
-  EngineParts engine;
   engine.options = options.engine;
   engine.options.kv_dtype = parts.kv_dtype;
   if (options.device) {
-    TRY(host->use_device(fixed, engine, log));
+    TRY(use_device(fixed, engine, log));
   } else {
-    TRY(host->use_cores(fixed, engine, log));
+    TRY(use_cores(fixed, engine, log));
   }
   parts.weight_options.progress = {};  // the caller's, for the time of starting
   engine.options.max_model_len = parts.plan.max_model_len;
@@ -259,6 +258,15 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.clock = &parts.clock;
   engine.log = &log;
   engine.pool = parts.pool.get();
+  return {};
+}
+
+Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& options, LogSink& log,
+                                                      const LoadProgress& progress) {
+  std::unique_ptr<EngineHost> host(new EngineHost());
+  Parts& parts = *host->parts_;
+  EngineParts engine;
+  TRY(host->prepare(options, log, progress, engine));
   engine.on_step = options.on_step;
   if (options.recall_lengths) engine.lengths = options.recall_lengths(parts.weights->fingerprint());
   engine.keep_lengths = options.keep_lengths;

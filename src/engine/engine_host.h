@@ -109,7 +109,9 @@ class EngineHost {
   std::vector<std::string> notes() const;  // a sentence for each thing a user should know of the model and the plan
 
  private:
+  friend class ModelHost;
   EngineHost();
+  Status prepare(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress, EngineParts& engine);
   Status use_cores(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   void control_memory(EngineParts& engine, LogSink& log);

@@ -221,7 +221,7 @@ class Options(unittest.TestCase):
     def setUpClass(cls):
         cls.own = {}
         shown = subprocess.run([BINARY, "--help"], capture_output=True, text=True)
-        for name in re.findall(r"^  (\w+)  ", shown.stdout, flags=re.M):
+        for name in re.findall(r"^  ([\w-]+)  ", shown.stdout, flags=re.M):
             shown = subprocess.run([BINARY, name, "--help-all" if name == "serve" else "--help"], capture_output=True, text=True)
             heads = re.findall(r"^  (-\S+)", shown.stdout, flags=re.M)
             cls.own[name] = {option for head in heads for option in head.split(",")} | {"--help", "-h"}
