@@ -5,6 +5,8 @@
 
 #include <fstream>
 
+#include "sys/cpu.h"
+
 namespace loralei {
 namespace {
 

@@ -349,7 +349,12 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
   TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
   TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, *parts.clock,
                                       parts.memory.kv_blocks_max));
-  TRY(loop.kv->rest_by({.sharing = options.kv_sharing, .pool = parts.pool, .ledger = parts.ledger}));
+  KvRestOptions rest{.sharing = options.kv_sharing, .pool = parts.pool, .ledger = parts.ledger};
+  if (parts.kv_steps && !has_vector_scale(shape.dtype)) {
+    TRY_ASSIGN(rest.grid, parts.kv_steps->grid(shape.dtype));
+    rest.agreement = parts.kv_steps->quality.agreement;
+  }
+  TRY(loop.kv->rest_by(std::move(rest)));
   parts.executor->use_kv(loop.kv->view());
   return blocks;
 }

@@ -52,6 +52,7 @@ struct EngineHost::Parts {
   std::unique_ptr<Engine> engine;
   MemoryPlan plan;
   DType kv_dtype = DType::kF16;
+  std::string kv_steps_text;  // where steps of KV come from, for the banner
   int32_t kv_blocks_max = 0;
   EngineHostOptions options;
   std::mutex packed_mutex;

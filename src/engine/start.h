@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "adapters/load_pool.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "codec/kv_steps.h"
 #include "cost/step_features.h"
 #include "device/host/thread_pool.h"
 #include "engine/api.h"
@@ -113,6 +115,7 @@ struct EngineParts : EngineContext {
   EngineOptions options;
   MemoryControl memory;
   std::string fingerprint;
+  std::optional<KvSteps> kv_steps;  // of the base, for KvSharing::kBounded; none: nobody measured any
 };
 
 Result<std::unique_ptr<Engine>> start_engine(EngineParts parts);

@@ -91,7 +91,8 @@ struct KvWorth {
 struct KvRestOptions {
   KvSharing sharing = KvSharing::kExact;
   std::optional<KvGrid>
-      grid;  // of a float cache; none: a quarter of the spread of the first blocks (codec/kv_spread.h)
+      grid;              // of a float cache; none: a quarter of the spread of the first blocks (codec/kv_spread.h)
+  double agreement = 0;  // that was measured with it (KvCoded)
   ThreadPool* pool = nullptr;  // whose threads encode and decode; null: the caller's alone
   Ledger* ledger = nullptr;    // of what they work in
 };

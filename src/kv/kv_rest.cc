@@ -166,7 +166,7 @@ int32_t KvCache::rest() {
 }
 
 void KvCache::finish_encode(int32_t holding, int32_t anchor, std::span<const std::byte> blob) {
-  constexpr int64_t kPaysPart = 8;  // it is to take less than all but this part of a block
+  constexpr int64_t kPaysPart = 32;  // it is to take less than all but this part of a block
   const int64_t bytes = std::ssize(blob);
   if (bytes == 0 || bytes > pool_->block_bytes() - pool_->block_bytes() / kPaysPart) {
     forms_.at(holding).plain = true;
@@ -374,6 +374,7 @@ KvCoded KvCache::coded() const {
   if (resting_ == nullptr) return {};
   const BlobArena& arena = resting_->arena;
   return {.sharing = resting_->options.sharing,
+          .agreement = resting_->options.agreement,
           .blobs = arena.blobs(),
           .pages = arena.pages(),
           .bytes = arena.stored_bytes(),

@@ -330,6 +330,9 @@ void put_kv_coded(Page& page, const KvCoded& coded) {
   const auto seconds = [](int64_t ns) { return static_cast<double>(ns) * 1e-9; };
   page.value(MetricType::Gauge, "loralei_kv_sharing_info", "How prefixes that nobody uses are kept.", 1,
              {{"mode", kKvSharingNames[static_cast<size_t>(coded.sharing)]}});
+  page.value(MetricType::Gauge, "loralei_kv_sharing_agreement_ratio",
+             "Share of next tokens that are those of an exact cache, as calibrate-kv measured it; 0: nobody did.",
+             coded.agreement);
   gauge("loralei_kv_encoded_blocks", "Blocks of prefixes that are kept encoded.", coded.blobs);
   gauge("loralei_kv_encoded_bytes", "Bytes of prefixes that are kept encoded.", coded.bytes);
   gauge("loralei_kv_encoded_page_bytes", "Bytes of the KV cache in which encoded prefixes lie.", coded.page_bytes);
