@@ -87,9 +87,9 @@ void EngineLoop::make_available(int32_t running) {
 // more.
 bool EngineLoop::rest_idle() { return running_.empty() && parts_.kv->wants_rest() && parts_.kv->rest() > 0; }
 
-// And where much runs, a twentieth of the time, as long as blocks may become scarce.
+// And where much runs, a tenth of the time, as long as blocks may become scarce.
 void EngineLoop::rest_between_steps() {
-  constexpr int64_t kRestPart = 20, kRestMostNs = 20'000'000;
+  constexpr int64_t kRestPart = 10, kRestMostNs = 20'000'000;
   rest_owed_ns_ = std::min(rest_owed_ns_ + pass_ns_ / kRestPart, kRestMostNs);
   while (rest_owed_ns_ > 0 && parts_.kv->should_rest()) {
     const int64_t begin_ns = parts_.clock->now_ns();
