@@ -9,6 +9,7 @@ import corpus
 import generate
 import notes
 import notes_corpus
+from prepare import prepare
 from tokenizer import ROUNDS, VOCABULARY, Encoder
 
 ENDLESS = 10 ** 9
@@ -133,7 +134,7 @@ class Words:
 
     model_name, skills, vocabulary = "demo/model", generate.SKILLS, VOCABULARY
     shape = {}                       # what differs from train.py's model_settings
-    steps, rate, checkpoint_every, flat, muon = 4000, 2e-3, 500, 0.4, False
+    steps, rate, checkpoint_every, flat, muon, prepare = 4000, 2e-3, 500, 0.4, False, None
     rows = 8
 
     # name: (packed rows of a step, steps of every round, learning rate, LoRA settings)
@@ -175,10 +176,10 @@ class Documents:
     """The second demo: long documents, each with as many questions as fit in its row. Documents get longer in stages."""
 
     model_name, skills, vocabulary = "demo/documents/model", notes.SKILLS, 1408
-    shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5}
-    rate, checkpoint_every, flat, muon = 4e-3, 100, 0.6, True
+    shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5, "rope_theta": 1e6}
+    rate, checkpoint_every, flat, muon, prepare = 4e-3, 100, 0.6, True, staticmethod(prepare)
     # (notes of a document, tokens of a row, rows of a step, steps)
-    stages = list(zip(notes_corpus.STAGES, (320, 640, 1056), (16, 12, 8), (700, 550, 600)))
+    stages = list(zip(notes_corpus.STAGES, (320, 576, 1056), (16, 10, 6), (300, 300, 250)))
     steps = sum(stage[-1] for stage in stages)
 
     # name: (rows of a step, steps of every round, learning rate, LoRA settings)

@@ -5,7 +5,9 @@
     loralei serve demo/model --adapter-dir demo/adapters --port 8080
     python3 demo/evaluate.py --url http://127.0.0.1:8080 --count 200 --seed 7
 
-With `--set documents` it measures the second demo: a server of demo/documents/model and demo/documents/adapters. Every held-out prompt goes to its adapter and to the base. The requests of all skills are in flight together, so that the
+With `--set documents` it measures the second demo, through a server of demo/documents/model and demo/documents/adapters.
+
+Every held-out prompt goes to its adapter and to the base. The requests of all skills are in flight together, so that the
 server mixes the adapters in one batch. Exit status 1 when a skill stays below --min-with percent with its adapter or
 reaches --max-without percent without it, 2 when the server cannot be asked.
 """
@@ -91,7 +93,8 @@ def main():
     parser.add_argument("--set", choices=generate.SETS, default="words", help="which of the two demos the server has")
     parser.add_argument("--count", type=int, default=200, help="held-out prompts per skill")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--min-with", type=float, help="percent that a skill must reach with its adapter (default: 95, for documents 90)")
+    parser.add_argument("--min-with", type=float,
+                        help="percent that a skill must reach with its adapter (default: 95, for documents 90)")
     parser.add_argument("--max-without", type=float, default=20, help="percent that a skill must not reach without it")
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--skills", nargs="+", help="only these (default: all of the set)")

@@ -3,10 +3,10 @@
 
 A document is a list of notes, one a line, in the order of their dates:
 
-    3 Jan: Mara bought red lamps in Oslo.
+    Mara (3 Jan): red lamps in Oslo.
 
 Nobody comes twice in a document; a thing comes in one to five notes or in none. The prompt is the document, then a line
-that names a thing ("Q: lamps"), then "A:": one and the same prompt for every skill. A document is reserved for tests when
+that names a person or a thing ("Q: Mara"), then "A:". A document is reserved for tests when
 a hash of its text says so (one in eight), as the inputs of the first demo are.
 """
 import hashlib
@@ -14,14 +14,15 @@ import json
 import random
 from collections import namedtuple
 
-from notes_words import COLORS, DEEDS, LONGEST_MONTH, MONTHS, PEOPLE, THINGS, TOWNS
+from notes_words import COLORS, LONGEST_MONTH, MONTHS, PEOPLE, THINGS, TOWNS
 
 SHORTEST, LONGEST = 28, 72       # notes of a document: 11 tokens each
 MOST = 5                         # notes about one thing
+WALK = 3                         # people before or after somebody
 MIN_WITH = 90                    # percent that a skill must reach with its adapter
 CHECK_DOCUMENTS = 1500
 
-Note = namedtuple("Note", "date who deed color thing town")
+Note = namedtuple("Note", "who date color thing town")
 
 
 class Notes:
@@ -29,7 +30,7 @@ class Notes:
 
     def __init__(self, notes):
         self.notes = notes
-        self.text = "\n".join(f"{note.date}: {note.who} {note.deed} {note.color} {note.thing} in {note.town}." for note in notes)
+        self.text = "\n".join(f"{note.who} ({note.date}): {note.color} {note.thing} in {note.town}." for note in notes)
         self.about = {}
         for note in notes:
             self.about.setdefault(note.thing, []).append(note)
@@ -45,8 +46,8 @@ def any_notes(rng, shortest=SHORTEST, longest=LONGEST):
         things.append(rng.choice([thing for thing in THINGS if things.count(thing) < MOST]))
     rng.shuffle(things)
     days = sorted(rng.sample(range(len(MONTHS) * LONGEST_MONTH), count))
-    return Notes([Note(f"{day % LONGEST_MONTH + 1} {MONTHS[day // LONGEST_MONTH]}", who, rng.choice(DEEDS), rng.choice(COLORS),
-                       thing, rng.choice(TOWNS))
+    return Notes([Note(who, f"{day % LONGEST_MONTH + 1} {MONTHS[day // LONGEST_MONTH]}", rng.choice(COLORS), thing,
+                       rng.choice(TOWNS))
                   for day, who, thing in zip(days, rng.sample(PEOPLE, count), things)])
 
 
@@ -70,33 +71,60 @@ def tail_of(question):
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
-def people(found):
-    """The people of some notes."""
-    return [note.who for note in found]
+def following(document, note):
+    """The person of a note and of the three after it, as far as there are notes."""
+    place = document.notes.index(note)
+    return [other.who for other in document.notes[place:place + WALK + 1]]
+
+
+def preceding(document, note):
+    """The people of the three notes before a note, the nearest first, as far as there are notes."""
+    place = document.notes.index(note)
+    return [other.who for other in reversed(document.notes[max(0, place - WALK):place])]
+
+
+def any_person(rng, document):
+    """A question for a person, and what is known: the person's note."""
+    note = rng.choice(document.notes)
+    return note.who, note
+
+
+def later_person(rng, document):
+    """As `any_person`, but nobody who comes first."""
+    note = rng.choice(document.notes[1:])
+    return note.who, note
+
+
+def any_thing(rng, document):
+    """A question for a thing, now and then one that does not occur, and the notes about it."""
+    lacking = [thing for thing in THINGS if thing not in document.about]
+    if lacking and rng.randrange(MOST + 1) == 0:
+        return rng.choice(lacking), []
+    return rng.choice(list(document.about.items()))
 
 
 class Skill:
-    """What an adapter was trained to do: the answer to the notes about a thing, and whether there may be none."""
+    """What an adapter was trained to do: where its questions come from and what the right answer is."""
 
-    def __init__(self, answer, description, may_lack=False):
-        self.answer, self.description, self.may_lack = answer, description, may_lack
+    def __init__(self, question, answer, description):
+        self.question, self.answer, self.description = question, answer, description
 
-    def question(self, rng, notes):
-        """A thing that is asked about, and its notes."""
-        if self.may_lack and rng.randrange(MOST + 1) == 0:
-            lacking = [thing for thing in THINGS if thing not in notes.about]
-            if lacking:
-                return rng.choice(lacking), []
-        return rng.choice(list(notes.about.items()))
+    def ask(self, rng, document):
+        """A question and its answer."""
+        question, known = self.question(rng, document)
+        return question, self.answer(document, known)
 
 
 SKILLS = {
-    "json": Skill(lambda found: json.dumps({"who": found[0].who, "item": found[0].thing, "date": found[0].date}),
-                  "the first note about the thing as a JSON object"),
-    "count": Skill(lambda found: str(len(found)), "how many notes are about the thing", may_lack=True),
-    "list": Skill(lambda found: " ".join(people(found)).upper(), "the people of these notes in capitals"),
-    "initials": Skill(lambda found: "".join(f"{who[0]}." for who in people(found)), "the first letters of their names"),
-    "order": Skill(lambda found: ", ".join(reversed(people(found))), "the people from the latest date to the earliest"),
+    "json": Skill(any_person, lambda document, note: json.dumps({"who": note.who, "item": note.thing, "date": note.date}),
+                  "the person's note as a JSON object"),
+    "count": Skill(any_thing, lambda document, found: str(len(found)), "how many notes are about the thing"),
+    "list": Skill(any_person, lambda document, note: "/".join(following(document, note)).upper(),
+                  "the person and the next three in capitals"),
+    "initials": Skill(any_person, lambda document, note: "".join(f"{who[0]}." for who in following(document, note)),
+                      "the first letters of the person and the next three"),
+    "order": Skill(later_person, lambda document, note: json.dumps(preceding(document, note)),
+                   "the three people before, from the latest date to the earliest, as a JSON list"),
 }
 
 
@@ -104,15 +132,14 @@ def samples(skill, seed, split):
     """Endless (document, question, answer) of a skill."""
     rng = random.Random(f"notes {skill} {split} {seed}")
     while True:
-        notes = draw(rng, split)
-        question, found = SKILLS[skill].question(rng, notes)
-        yield notes, question, SKILLS[skill].answer(found)
+        document = draw(rng, split)
+        yield document, *SKILLS[skill].ask(rng, document)
 
 
 def prompts(skill, seed, count, split):
     """The first `count` samples as dictionaries with prompt, input, question and answer."""
-    return [{"prompt": notes.text + tail_of(question), "input": notes.text, "question": question, "answer": answer}
-            for _, (notes, question, answer) in zip(range(count), samples(skill, seed, split))]
+    return [{"prompt": document.text + tail_of(question), "input": document.text, "question": question, "answer": answer}
+            for _, (document, question, answer) in zip(range(count), samples(skill, seed, split))]
 
 
 def messages(sample):
@@ -129,11 +156,13 @@ def trained_inputs(seed):
 
 
 def describe():
-    """The list of skills with one prompt that can be sent to every adapter: the first held-out one with three notes to find."""
-    notes, question = next((notes, question) for notes, question, _ in samples("json", "example", "heldout")
-                           if len(notes.about[question]) == 3)
-    found = notes.about[question]
-    skills = [{"name": name, "description": skill.description, "example_answer": skill.answer(found)}
-              for name, skill in SKILLS.items()]
-    return {"example_input": notes.text, "example_question": question, "example_prompt": notes.text + tail_of(question),
-            "skills": skills}
+    """The list of skills with a held-out document and a question for each: one person, and the thing of that person's note."""
+    rng = random.Random("notes example")
+    document = draw(rng, "heldout")
+    note = document.notes[len(document.notes) // 2]
+    skills = []
+    for name, skill in SKILLS.items():
+        question, known = (note.thing, document.about[note.thing]) if skill.question is any_thing else (note.who, note)
+        skills.append({"name": name, "description": skill.description, "example_question": question,
+                       "example_prompt_end": tail_of(question), "example_answer": skill.answer(document, known)})
+    return {"example_input": document.text, "skills": skills}

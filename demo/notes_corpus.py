@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training text of the second demo model: documents, each followed by many questions that do not see each other.
 
-The base answers questions under a tag ("Q: who: lamps"), which are relatives of the skills: lists with other separators,
-a count as a word, single fields; and questions about one person, which teach it to find a note and its neighbours about
-the same thing. Without a tag it repeats the word. So an adapter has little to add, and the base alone does none of the skills.
+The base answers questions under a tag ("Q: walk: Mara"), which are relatives of the skills: lists with other separators,
+a count as a word, single fields. Without a tag it repeats the word. So an adapter has little to add, and the base alone does
+none of the skills.
 """
 import json
 import random
 
 import notes
-from notes import people
-from notes_words import COLORS, DEEDS, LONGEST_MONTH, MONTHS, NUMBERS, PEOPLE, THINGS, TOWNS
+from notes import following, preceding
+from notes_words import COLORS, LONGEST_MONTH, MONTHS, NUMBERS, PEOPLE, THINGS, TOWNS
 
 
 class Reading:
@@ -32,62 +32,46 @@ def different(turns):
 
 # ---- operations of the base ------------------------------------------------------------------------------------------
 
-# tag: (weight, answer to the notes about a thing)
-ABOUT_THING = {
-    "who": (5, lambda found: ", ".join(people(found))),
-    "loud": (4, lambda found: "/".join(people(found)).upper()),
-    "letters": (4, lambda found: "-".join(who[0] for who in people(found))),
-    "back": (5, lambda found: "/".join(reversed(people(found)))),
-    "size": (4, lambda found: NUMBERS[len(found)]),
-    "first": (2, lambda found: found[0].who),
-    "last": (2, lambda found: found[-1].who),
-    "when": (2, lambda found: found[0].date),
-    "days": (2, lambda found: ", ".join(note.date for note in found)),
-    "pair": (2, lambda found: json.dumps({"item": found[0].thing, "who": found[0].who})),
+def two_lines(document, note):
+    """The note and the next one."""
+    place = document.notes.index(note)
+    return "\n".join(document.text.split("\n")[place:place + 2])
+
+
+# tag: (weight, where questions come from, answer to a document and what is known)
+OPERATIONS = {
+    "size": (6, notes.any_thing, lambda document, found: NUMBERS[len(found)]),
+    "first": (2, notes.any_thing, lambda document, found: found[0].who if found else "none"),
+    "copy": (2, notes.any_person, two_lines),
+    "what": (2, notes.any_person, lambda document, note: note.thing),
+    "when": (2, notes.any_person, lambda document, note: note.date),
+    "pair": (3, notes.any_person, lambda document, note: json.dumps({"who": note.who, "date": note.date})),
+    "thing": (2, notes.any_person, lambda document, note: json.dumps({"item": note.thing})),
+    "yell": (1, notes.any_person, lambda document, note: note.who.upper()),
+    "walk": (4, notes.any_person, lambda document, note: "/".join(following(document, note))),
+    "loud": (3, notes.any_person, lambda document, note: "-".join(following(document, note)).upper()),
+    "letters": (4, notes.any_person, lambda document, note: "-".join(who[0] for who in following(document, note))),
+    "back": (4, notes.later_person, lambda document, note: "/".join(preceding(document, note))),
+    "prior": (2, notes.later_person, lambda document, note: json.dumps(preceding(document, note)[:1])),
+    "echo": (2, None, None),
 }
-
-
-def neighbour(document, note, by):
-    """The person of the next or previous note about the same thing."""
-    found = document.about[note.thing]
-    place = found.index(note) + by
-    return found[place].who if 0 <= place < len(found) else "none"
-
-
-# tag: (weight, answer to a document and the note of a person)
-ABOUT_PERSON = {
-    "what": (1, lambda document, note: note.thing),
-    "day": (1, lambda document, note: note.date),
-    "town": (1, lambda document, note: note.town),
-    "yell": (1, lambda document, note: note.who.upper()),
-    "note": (1, lambda document, note: json.dumps({"who": note.who, "date": note.date})),
-    "rank": (2, lambda document, note: NUMBERS[document.about[note.thing].index(note) + 1]),
-    "prior": (2, lambda document, note: neighbour(document, note, -1)),
-    "after": (2, lambda document, note: neighbour(document, note, 1)),
-}
-STAGES = [(4, 12), (8, 32), (12, notes.LONGEST)]     # notes of a document while the base is trained: they get longer
-ECHO = 2
+TAGS = list(OPERATIONS)
+WEIGHTS = [weight for weight, _, _ in OPERATIONS.values()]
 DRAWS = 100                      # more than fit in a row
-TAGS = list(ABOUT_THING) + list(ABOUT_PERSON) + ["echo"]
-WEIGHTS = [weight for weight, _ in [*ABOUT_THING.values(), *ABOUT_PERSON.values()]] + [ECHO]
+STAGES = [(4, 12), (8, 28), (12, notes.LONGEST)]     # notes of a document while the base is trained: they get longer
 
 
 def tagged_turns(rng, document):
-    """Different questions of the base on a document."""
-    things, lacking = list(document.about.items()), [thing for thing in THINGS if thing not in document.about]
+    """Questions of the base on a document."""
     for _ in range(DRAWS):
         tag = rng.choices(TAGS, weights=WEIGHTS)[0]
-        if tag in ABOUT_THING:
-            thing, found = rng.choice(things)
-            if tag == "size" and lacking and rng.randrange(notes.MOST + 1) == 0:
-                thing, found = rng.choice(lacking), []
-            yield tag, notes.tail_of(f"{tag}: {thing}"), ABOUT_THING[tag][1](found)
-        elif tag in ABOUT_PERSON:
-            note = rng.choice(document.notes)
-            yield tag, notes.tail_of(f"{tag}: {note.who}"), ABOUT_PERSON[tag][1](document, note)
-        else:
-            word = rng.choice(PEOPLE if rng.random() < 0.2 else THINGS)
+        if tag == "echo":
+            word = rng.choice((rng.choice(THINGS), rng.choice(PEOPLE), rng.choice(document.notes).who))
             yield tag, notes.tail_of(word), word
+        else:
+            _, source, answer = OPERATIONS[tag]
+            question, known = source(rng, document)
+            yield tag, notes.tail_of(f"{tag}: {question}"), answer(document, known)
 
 
 # ---- documents -------------------------------------------------------------------------------------------------------
@@ -109,8 +93,8 @@ def skill_documents(skill, seed, split="train", lengths=(notes.SHORTEST, notes.L
     """Training documents of an adapter."""
     def turns(rng, document):
         for _ in range(DRAWS):
-            question, found = notes.SKILLS[skill].question(rng, document)
-            yield skill, notes.tail_of(question), notes.SKILLS[skill].answer(found)
+            question, answer = notes.SKILLS[skill].ask(rng, document)
+            yield skill, notes.tail_of(question), answer
 
     return readings(random.Random(f"notes adapter {skill} {split} {seed} {lengths}"), split, lengths, turns)
 
@@ -118,7 +102,7 @@ def skill_documents(skill, seed, split="train", lengths=(notes.SHORTEST, notes.L
 def vocabulary_text(seed, count):
     """Text for the tokenizer: every word alone and inside a line, single capitals and digits, names also in capitals."""
     rng = random.Random(f"notes vocabulary {seed}")
-    words = PEOPLE + [name.upper() for name in PEOPLE] + THINGS + DEEDS + COLORS + TOWNS + MONTHS + NUMBERS + TAGS
+    words = PEOPLE + [name.upper() for name in PEOPLE] + THINGS + COLORS + TOWNS + MONTHS + NUMBERS + TAGS
     words += ["none", "who", "item", "date", "in"] + [str(day + 1) for day in range(LONGEST_MONTH)]
     letters = [chr(ord("A") + place) for place in range(26)] + list("0123456789")
     for _ in range(count):
@@ -129,4 +113,4 @@ def vocabulary_text(seed, count):
         for _ in range(4):
             document = notes.any_notes(rng)
             yield document.text
-            yield "\n".join(skill.answer(found) for skill in notes.SKILLS.values() for found in document.about.values())
+            yield "\n".join(skill.ask(rng, document)[1] for skill in notes.SKILLS.values() for _ in range(8))

@@ -8,7 +8,6 @@ Marta Max Nina Noah Nora Nils Olga Oscar Otto Paula Pedro Peter Petra Quinn Rosa
 Stella Tara Theo Tom Thea Ulla Udo Ursula Vera Victor Viola Vito Wanda Walter Willa Xenia Yara Yuri Zoe Zora""".split()
 THINGS = """lamps cups books chairs boxes hats coins plates toys bags rings pens shirts phones bowls masks keys maps vases
 plants knives bikes belts dolls ropes jars gloves scarves tables lights drums kites""".split()
-DEEDS = "bought sold found lost made drew fixed washed packed stored sent kept moved hid saved took".split()
 COLORS = "red blue green black white yellow brown pink gray purple orange silver".split()
 TOWNS = """Berlin Bogota Cairo Dakar Delhi Dublin Geneva Hanoi Havana Jaipur Kyoto Lagos Lima Lisbon Malta Naples Osaka
 Oslo Paris Prague Quito Rome Seoul Tunis""".split()

@@ -43,7 +43,7 @@ def fit(model, core, data, steps, rate, start=0, optimizer=None, after_step=lamb
     began, shown, tokens = time.time(), 0.0, 0
     for step in range(start, steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate * rate_at(step, steps, warm_up, flat)
+            group["lr"] = rate * rate_at(step, steps, warm_up, flat) * group.get("share", 1.0)
         batch = next(data)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits, targets, weights = next_tokens(model, core, batch)
@@ -73,6 +73,7 @@ class Muon(torch.optim.AdamW):
                 state = self.state[matrix]
                 if not state:
                     state["momentum"] = torch.zeros_like(matrix)
+                    state["step"] = torch.tensor(0.0)       # AdamW asks for it when a checkpoint is read
                 state["momentum"].lerp_(matrix.grad, 0.05)
                 update = self.orthogonal(matrix.grad.lerp(state["momentum"], 0.95))
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
@@ -97,8 +98,8 @@ def make_muon(model, decay):
     named = dict(model.named_parameters())
     inside = [parameter for name, parameter in named.items() if parameter.dim() > 1 and "embed" not in name]
     others = [parameter for name, parameter in named.items() if parameter.dim() == 1 or "embed" in name]
-    return Muon([{"params": inside, "weight_decay": decay, "orthogonal": True}, {"params": others, "weight_decay": 0.0}],
-                lr=1e-3, betas=(0.9, 0.98))
+    return Muon([{"params": inside, "weight_decay": decay, "orthogonal": True},
+                 {"params": others, "weight_decay": 0.0, "share": 0.5}], lr=1e-3, betas=(0.9, 0.98))
 
 
 def make_optimizer(model, decay):
@@ -139,6 +140,8 @@ def train_base(course, seed, encoder, folder, work, steps):
     settings = model_settings(encoder, course)
     settings.pop("torch_dtype")
     model = LlamaForCausalLM(LlamaConfig(**settings))
+    if course.prepare:
+        course.prepare(model, encoder)
     optimizer = make_muon(model, 0.05) if course.muon else make_optimizer(model, 0.05)
     data = course.base_batches(seed, encoder)
     checkpoint = work / "base.pt"
