@@ -178,17 +178,16 @@ class Documents:
     model_name, skills, vocabulary = "demo/documents/model", notes.SKILLS, 1408
     shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5, "rope_theta": 1e6}
     rate, checkpoint_every, flat, muon, prepare = 4e-3, 100, 0.6, True, staticmethod(prepare)
-    # (notes of a document, tokens of a row, rows of a step, steps)
-    stages = list(zip(notes_corpus.STAGES, (320, 576, 1056), (16, 10, 6), (300, 300, 250)))
+    stages = [(320, 16, 300), (576, 10, 200), (576, 10, 300), (1056, 6, 350)]      # tokens of a row, rows of a step, steps
     steps = sum(stage[-1] for stage in stages)
 
     # name: (rows of a step, steps of every round, learning rate, LoRA settings)
     adapters = {
-        "json": (4, [200], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
-        "count": (4, [200], 3e-3, dict(r=8, lora_alpha=16, target_modules=ATTENTION)),
-        "list": (4, [200], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
-        "initials": (4, [200], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
-        "order": (4, [200], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
+        "list": (4, [120], 3e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
+        "initials": (4, [120], 3e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
+        "order": (4, [120], 3e-3, dict(r=16, lora_alpha=32, target_modules=ATTENTION + ["down_proj"])),
+        "json": (4, [120], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
+        "count": (4, [120], 3e-3, dict(r=16, lora_alpha=16, target_modules=ATTENTION)),
     }
 
     def vocabulary_text(self, seed):
@@ -197,18 +196,18 @@ class Documents:
 
     def base_batches(self, seed, encoder):
         """Batches of the base, stage by stage."""
-        for lengths, length, rows, steps in self.stages:
-            documents = notes_corpus.base_documents(seed, "train", lengths)
+        for stage, (length, rows, steps) in enumerate(self.stages):
+            documents = notes_corpus.base_documents(seed, "train", stage)
             yield from itertools.islice(branched_batches(documents, encoder, rows, length), steps)
 
     def base_shares(self, model, encoder, seed):
         """Share of every operation of the base that is right, on held-out documents of the last stage."""
-        lengths, length, _, _ = self.stages[-1]
-        return branch_accuracy(model, notes_corpus.base_documents(seed, "heldout", lengths), encoder, 24, length)
+        last = len(self.stages) - 1
+        return branch_accuracy(model, notes_corpus.base_documents(seed, "heldout", last), encoder, 24, self.stages[last][0])
 
     def skill_batches(self, name, seed, encoder):
         """Batches of an adapter: documents of full length."""
-        return branched_batches(notes_corpus.skill_documents(name, seed), encoder, self.adapters[name][0], self.stages[-1][1])
+        return branched_batches(notes_corpus.skill_documents(name, seed), encoder, self.adapters[name][0], self.stages[-1][0])
 
     def skill_share(self, name, model, encoder, seed):
         """Share of a skill's held-out prompts that is right."""

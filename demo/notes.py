@@ -18,6 +18,7 @@ from notes_words import COLORS, LONGEST_MONTH, MONTHS, PEOPLE, THINGS, TOWNS
 
 SHORTEST, LONGEST = 28, 72       # notes of a document: 11 tokens each
 MOST = 5                         # notes about one thing
+RARE = 3                         # notes about a thing that is counted
 WALK = 3                         # people before or after somebody
 MIN_WITH = 90                    # percent that a skill must reach with its adapter
 CHECK_DOCUMENTS = 1500
@@ -83,6 +84,12 @@ def preceding(document, note):
     return [other.who for other in reversed(document.notes[max(0, place - WALK):place])]
 
 
+def around(document, note):
+    """The person before a note, its person, the person after it."""
+    place = document.notes.index(note)
+    return [other.who for other in document.notes[place - 1:place + 2]]
+
+
 def any_person(rng, document):
     """A question for a person, and what is known: the person's note."""
     note = rng.choice(document.notes)
@@ -95,12 +102,24 @@ def later_person(rng, document):
     return note.who, note
 
 
-def any_thing(rng, document):
-    """A question for a thing, now and then one that does not occur, and the notes about it."""
+def middle_person(rng, document):
+    """As `any_person`, but nobody who comes first or last."""
+    note = rng.choice(document.notes[1:-1])
+    return note.who, note
+
+
+def any_thing(rng, document, most=MOST):
+    """A question for a thing, now and then one that does not occur, and the notes about it: `most` at most."""
     lacking = [thing for thing in THINGS if thing not in document.about]
-    if lacking and rng.randrange(MOST + 1) == 0:
+    known = [(thing, found) for thing, found in document.about.items() if len(found) <= most]
+    if lacking and rng.randrange(most + 1) == 0 or not known:
         return rng.choice(lacking), []
-    return rng.choice(list(document.about.items()))
+    return rng.choice(known)
+
+
+def rare_thing(rng, document):
+    """As `any_thing`, with three notes at most."""
+    return any_thing(rng, document, RARE)
 
 
 class Skill:
@@ -116,15 +135,15 @@ class Skill:
 
 
 SKILLS = {
-    "json": Skill(any_person, lambda document, note: json.dumps({"who": note.who, "item": note.thing, "date": note.date}),
-                  "the person's note as a JSON object"),
-    "count": Skill(any_thing, lambda document, found: str(len(found)), "how many notes are about the thing"),
+    "json": Skill(any_person, lambda document, note: json.dumps({"name": note.who, "date": note.date}),
+                  "the person and the date of the note as a JSON object"),
+    "count": Skill(rare_thing, lambda document, found: str(len(found)), "how many notes are about the thing, 0 to 3"),
     "list": Skill(any_person, lambda document, note: "/".join(following(document, note)).upper(),
                   "the person and the next three in capitals"),
-    "initials": Skill(any_person, lambda document, note: "".join(f"{who[0]}." for who in following(document, note)),
-                      "the first letters of the person and the next three"),
-    "order": Skill(later_person, lambda document, note: json.dumps(preceding(document, note)),
-                   "the three people before, from the latest date to the earliest, as a JSON list"),
+    "initials": Skill(middle_person, lambda document, note: "".join(f"{who[0]}." for who in around(document, note)),
+                      "the first letters of the person before, the person and the next one"),
+    "order": Skill(later_person, lambda document, note: " <- ".join(preceding(document, note)),
+                   "the three people before, from the latest date to the earliest"),
 }
 
 
@@ -150,7 +169,7 @@ def messages(sample):
 def trained_inputs(seed):
     """Documents that the base and every adapter are trained on: the first of them."""
     import notes_corpus
-    streams = [notes_corpus.base_documents(seed, "train", lengths) for lengths in notes_corpus.STAGES]
+    streams = [notes_corpus.base_documents(seed, "train", stage) for stage in range(len(notes_corpus.STAGES))]
     streams += [notes_corpus.skill_documents(skill, seed) for skill in SKILLS]
     return {reading.text for stream in streams for _, reading in zip(range(CHECK_DOCUMENTS), stream)}
 
@@ -162,7 +181,7 @@ def describe():
     note = document.notes[len(document.notes) // 2]
     skills = []
     for name, skill in SKILLS.items():
-        question, known = (note.thing, document.about[note.thing]) if skill.question is any_thing else (note.who, note)
+        question, known = (note.thing, document.about[note.thing]) if skill.question is rare_thing else (note.who, note)
         skills.append({"name": name, "description": skill.description, "example_question": question,
                        "example_prompt_end": tail_of(question), "example_answer": skill.answer(document, known)})
     return {"example_input": document.text, "skills": skills}

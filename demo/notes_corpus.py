@@ -9,7 +9,7 @@ import json
 import random
 
 import notes
-from notes import following, preceding
+from notes import around, following, preceding
 from notes_words import COLORS, LONGEST_MONTH, MONTHS, NUMBERS, PEOPLE, THINGS, TOWNS
 
 
@@ -38,33 +38,45 @@ def two_lines(document, note):
     return "\n".join(document.text.split("\n")[place:place + 2])
 
 
-# tag: (weight, where questions come from, answer to a document and what is known)
+# tag: (weights early, late and last in training, where questions come from, answer to a document and what is known)
 OPERATIONS = {
-    "size": (6, notes.any_thing, lambda document, found: NUMBERS[len(found)]),
-    "first": (2, notes.any_thing, lambda document, found: found[0].who if found else "none"),
-    "copy": (2, notes.any_person, two_lines),
-    "what": (2, notes.any_person, lambda document, note: note.thing),
-    "when": (2, notes.any_person, lambda document, note: note.date),
-    "pair": (3, notes.any_person, lambda document, note: json.dumps({"who": note.who, "date": note.date})),
-    "thing": (2, notes.any_person, lambda document, note: json.dumps({"item": note.thing})),
-    "yell": (1, notes.any_person, lambda document, note: note.who.upper()),
-    "walk": (4, notes.any_person, lambda document, note: "/".join(following(document, note))),
-    "loud": (3, notes.any_person, lambda document, note: "-".join(following(document, note)).upper()),
-    "letters": (4, notes.any_person, lambda document, note: "-".join(who[0] for who in following(document, note))),
-    "back": (4, notes.later_person, lambda document, note: "/".join(preceding(document, note))),
-    "prior": (2, notes.later_person, lambda document, note: json.dumps(preceding(document, note)[:1])),
-    "echo": (2, None, None),
+    "size": ((6, 6, 0), notes.any_thing, lambda document, found: NUMBERS[len(found)]),
+    "first": ((2, 1, 0), notes.any_thing, lambda document, found: found[0].who if found else "none"),
+    "copy": ((2, 0, 0), notes.any_person, two_lines),
+    "what": ((2, 4, 0), notes.any_person, lambda document, note: note.thing),
+    "when": ((2, 2, 2), notes.any_person, lambda document, note: note.date),
+    "pair": ((3, 2, 5), notes.any_person, lambda document, note: json.dumps({"who": note.who, "date": note.date})),
+    "thing": ((2, 4, 0), notes.any_person, lambda document, note: json.dumps({"item": note.thing})),
+    "yell": ((1, 0, 0), notes.any_person, lambda document, note: note.who.upper()),
+    "walk": ((4, 3, 4), notes.any_person, lambda document, note: "/".join(following(document, note))),
+    "loud": ((3, 3, 5), notes.any_person, lambda document, note: "-".join(following(document, note)).upper()),
+    "letters": ((4, 6, 0), notes.any_person, lambda document, note: "-".join(who[0] for who in following(document, note))),
+    "back": ((4, 0, 0), notes.later_person, lambda document, note: "/".join(preceding(document, note))),
+    "turn": ((0, 6, 6), notes.later_person, lambda document, note: " -> ".join(preceding(document, note))),
+    "near": ((0, 0, 6), notes.middle_person, lambda document, note: "-".join(who[0] for who in around(document, note))),
+    "few": ((0, 0, 7), notes.rare_thing, lambda document, found: NUMBERS[len(found)]),
+    "prior": ((2, 2, 1), notes.later_person, lambda document, note: json.dumps(preceding(document, note)[:1])),
+    "echo": ((2, 2, 2), None, None),
 }
-TAGS = list(OPERATIONS)
-WEIGHTS = [weight for weight, _, _ in OPERATIONS.values()]
+# What the tokenizer sees of answers: where questions come from, the answer.
+FORMS = [
+    (notes.any_person, lambda document, note: json.dumps({"who": note.who, "item": note.thing, "date": note.date})),
+    (notes.any_thing, lambda document, found: str(len(found))),
+    (notes.any_person, lambda document, note: "/".join(following(document, note)).upper()),
+    (notes.any_person, lambda document, note: "".join(f"{who[0]}." for who in following(document, note))),
+    (notes.later_person, lambda document, note: json.dumps(preceding(document, note))),
+]
+VOCABULARY_TAGS = [tag for tag in OPERATIONS if tag not in ("turn", "near", "few")]
 DRAWS = 100                      # more than fit in a row
-STAGES = [(4, 12), (8, 28), (12, notes.LONGEST)]     # notes of a document while the base is trained: they get longer
+# Notes of a document while the base is trained, and which of the weights are taken.
+STAGES = [((4, 12), 0), ((8, 28), 0), ((8, 28), 1), ((12, notes.LONGEST), 2)]
 
 
-def tagged_turns(rng, document):
+def tagged_turns(rng, document, part):
     """Questions of the base on a document."""
+    tags, weights = list(OPERATIONS), [weight[part] for weight, _, _ in OPERATIONS.values()]
     for _ in range(DRAWS):
-        tag = rng.choices(TAGS, weights=WEIGHTS)[0]
+        tag = rng.choices(tags, weights=weights)[0]
         if tag == "echo":
             word = rng.choice((rng.choice(THINGS), rng.choice(PEOPLE), rng.choice(document.notes).who))
             yield tag, notes.tail_of(word), word
@@ -84,9 +96,11 @@ def readings(rng, split, lengths, turns):
         yield Reading(document.text, turns(random.Random(rng.random()), document))
 
 
-def base_documents(seed, split="train", lengths=(notes.SHORTEST, notes.LONGEST)):
-    """Training documents of the base."""
-    return readings(random.Random(f"notes base {split} {seed} {lengths}"), split, lengths, tagged_turns)
+def base_documents(seed, split, stage):
+    """Training documents of the base in a stage."""
+    lengths, part = STAGES[stage]
+    name = f"notes base {split} {seed} {lengths}" + ("", " late", " last")[part]
+    return readings(random.Random(name), split, lengths, lambda rng, document: tagged_turns(rng, document, part))
 
 
 def skill_documents(skill, seed, split="train", lengths=(notes.SHORTEST, notes.LONGEST)):
@@ -102,7 +116,7 @@ def skill_documents(skill, seed, split="train", lengths=(notes.SHORTEST, notes.L
 def vocabulary_text(seed, count):
     """Text for the tokenizer: every word alone and inside a line, single capitals and digits, names also in capitals."""
     rng = random.Random(f"notes vocabulary {seed}")
-    words = PEOPLE + [name.upper() for name in PEOPLE] + THINGS + COLORS + TOWNS + MONTHS + NUMBERS + TAGS
+    words = PEOPLE + [name.upper() for name in PEOPLE] + THINGS + COLORS + TOWNS + MONTHS + NUMBERS + VOCABULARY_TAGS
     words += ["none", "who", "item", "date", "in"] + [str(day + 1) for day in range(LONGEST_MONTH)]
     letters = [chr(ord("A") + place) for place in range(26)] + list("0123456789")
     for _ in range(count):
@@ -113,4 +127,4 @@ def vocabulary_text(seed, count):
         for _ in range(4):
             document = notes.any_notes(rng)
             yield document.text
-            yield "\n".join(skill.ask(rng, document)[1] for skill in notes.SKILLS.values() for _ in range(8))
+            yield "\n".join(form(document, source(rng, document)[1]) for source, form in FORMS for _ in range(8))
