@@ -135,8 +135,8 @@ class Skill:
 
 
 SKILLS = {
-    "json": Skill(any_person, lambda document, note: json.dumps({"name": note.who, "date": note.date}),
-                  "the person and the date of the note as a JSON object"),
+    "json": Skill(any_person, lambda document, note: json.dumps({"who": note.who, "item": note.thing, "date": note.date}),
+                  "the person's note as a JSON object"),
     "count": Skill(rare_thing, lambda document, found: str(len(found)), "how many notes are about the thing, 0 to 3"),
     "list": Skill(any_person, lambda document, note: "/".join(following(document, note)).upper(),
                   "the person and the next three in capitals"),
