@@ -135,6 +135,7 @@ class Words:
     model_name, skills, vocabulary = "demo/model", generate.SKILLS, VOCABULARY
     shape = {}                       # what differs from train.py's model_settings
     steps, rate, checkpoint_every, flat, muon, prepare = 4000, 2e-3, 500, 0.4, False, None
+    schedule = steps
     rows = 8
 
     # name: (packed rows of a step, steps of every round, learning rate, LoRA settings)
@@ -163,7 +164,7 @@ class Words:
         """Share of every operation of the base that is right."""
         return {tag: accuracy(model, encoder, list(operation_documents(tag, seed, 40))) for tag in corpus.TAGS}
 
-    def skill_batches(self, name, seed, encoder):
+    def skill_batches(self, name, number, seed, encoder):
         """Batches of an adapter."""
         return batches(corpus.skill_documents(name, seed, ENDLESS), encoder, self.adapters[name][0])
 
@@ -178,16 +179,20 @@ class Documents:
     model_name, skills, vocabulary = "demo/documents/model", notes.SKILLS, 1408
     shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5, "rope_theta": 1e6}
     rate, checkpoint_every, flat, muon, prepare = 4e-3, 100, 0.6, True, staticmethod(prepare)
-    stages = [(320, 16, 300), (576, 10, 200), (576, 10, 300), (1056, 6, 350)]      # tokens of a row, rows of a step, steps
+    stages = [(320, 16, 300), (576, 10, 200), (576, 10, 300), (1056, 6, 100)]      # tokens of a row, rows of a step, steps
     steps = sum(stage[-1] for stage in stages)
+    schedule = 1150                  # steps that the learning rate is planned for: training ends before it is zero
 
-    # name: (rows of a step, steps of every round, learning rate, LoRA settings)
+    # Notes of the adapters' documents and tokens of their rows. Half length gives twice as many questions for the same time.
+    long, half = ((notes.SHORTEST, notes.LONGEST), 1056), ((12, 40), 640)
+    # name: (rows of a step, steps of every round, learning rate, LoRA settings), and beside it the documents of every round
+    documents = {"json": [long, half], "count": [long], "list": [half], "initials": [half], "order": [half]}
     adapters = {
-        "list": (4, [120], 3e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
-        "initials": (4, [120], 3e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
-        "order": (4, [120], 3e-3, dict(r=16, lora_alpha=32, target_modules=ATTENTION + ["down_proj"])),
-        "json": (4, [120], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
-        "count": (4, [120], 3e-3, dict(r=16, lora_alpha=16, target_modules=ATTENTION)),
+        "json": (2, [70, 80], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
+        "count": (4, [120], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
+        "list": (2, [100], 5e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
+        "initials": (2, [100], 5e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
+        "order": (2, [100], 5e-3, dict(r=16, lora_alpha=32, target_modules=ATTENTION + ["down_proj"])),
     }
 
     def vocabulary_text(self, seed):
@@ -205,14 +210,16 @@ class Documents:
         last = len(self.stages) - 1
         return branch_accuracy(model, notes_corpus.base_documents(seed, "heldout", last), encoder, 24, self.stages[last][0])
 
-    def skill_batches(self, name, seed, encoder):
-        """Batches of an adapter: documents of full length."""
-        return branched_batches(notes_corpus.skill_documents(name, seed), encoder, self.adapters[name][0], self.stages[-1][0])
+    def skill_batches(self, name, number, seed, encoder):
+        """Batches of an adapter's round."""
+        lengths, length = self.documents[name][number]
+        documents = notes_corpus.skill_documents(name, seed, "train", lengths)
+        return branched_batches(documents, encoder, self.adapters[name][0], length)
 
     def skill_share(self, name, model, encoder, seed):
         """Share of a skill's held-out prompts that is right."""
         return accuracy(model, encoder, [corpus.Document([sample["input"]], [(sample["prompt"], sample["answer"])])
-                                         for sample in notes.prompts(name, seed, 200, "heldout")])
+                                         for sample in notes.prompts(name, seed, 60, "heldout")])
 
 
 COURSES = {"words": Words(), "documents": Documents()}

@@ -178,7 +178,7 @@ def describe():
     """The list of skills with a held-out document and a question for each: one person, and the thing of that person's note."""
     rng = random.Random("notes example")
     document = draw(rng, "heldout")
-    note = document.notes[len(document.notes) // 2]
+    note = next(note for note in document.notes[len(document.notes) // 2:] if len(document.about[note.thing]) == RARE)
     skills = []
     for name, skill in SKILLS.items():
         question, known = (note.thing, document.about[note.thing]) if skill.question is rare_thing else (note.who, note)

@@ -36,14 +36,14 @@ def rate_at(step, steps, warm_up, flat):
 
 
 def fit(model, core, data, steps, rate, start=0, optimizer=None, after_step=lambda step: None, warm_up=100, flat=0.4,
-        decay=0.05):
+        decay=0.05, schedule=None):
     """Trains the parameters that need gradients; `after_step` is called with the number of finished steps."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = optimizer or make_optimizer(model, decay)
     began, shown, tokens = time.time(), 0.0, 0
     for step in range(start, steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate * rate_at(step, steps, warm_up, flat) * group.get("share", 1.0)
+            group["lr"] = rate * rate_at(step, schedule or steps, warm_up, flat) * group.get("share", 1.0)
         batch = next(data)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits, targets, weights = next_tokens(model, core, batch)
@@ -55,7 +55,7 @@ def fit(model, core, data, steps, rate, start=0, optimizer=None, after_step=lamb
         optimizer.zero_grad()
         tokens += batch[0].numel()
         shown = loss.item() if not shown else 0.95 * shown + 0.05 * loss.item()
-        if (step + 1) % 50 == 0:
+        if (step + 1) % (50 if steps > 500 else 10) == 0:
             print(f"  step {step + 1}/{steps}  loss {shown:.4f}  {tokens / (time.time() - began):.0f} tokens/s", flush=True)
         after_step(step + 1)
 
@@ -165,7 +165,7 @@ def train_base(course, seed, encoder, folder, work, steps):
             f"{tag} {100 * share:.0f}" for tag, share in course.base_shares(model, encoder, seed).items()), flush=True)
 
     fit(model, torch.compile(model.model, dynamic=False), data, steps, course.rate, start, optimizer, after_step,
-        flat=course.flat)
+        flat=course.flat, schedule=steps if steps != course.steps else course.schedule)
 
 
 def load_base(folder):
@@ -187,7 +187,7 @@ def train_adapter(course, name, seed, encoder, out, first_round):
         else:
             model = PeftModel.from_pretrained(base, folder, is_trainable=True)
         print(f"{name}: {sum(p.numel() for p in model.parameters() if p.requires_grad)} parameters, round {number}", flush=True)
-        data = course.skill_batches(name, seed + number, encoder)
+        data = course.skill_batches(name, number, seed + number, encoder)
         fit(base, base.model, data, steps, rate if number == 0 else rate / 2, warm_up=30, flat=0.3, decay=0.0)
         save_adapter(model, course, settings, folder)
     model = PeftModel.from_pretrained(load_base(out / "model"), folder)
