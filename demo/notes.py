@@ -6,7 +6,7 @@ A document is a list of notes, one a line, in the order of their dates:
     Mara (3 Jan): red lamps in Oslo.
 
 Nobody comes twice in a document; a thing comes in one to five notes or in none. The prompt is the document, then a line
-that names a person or a thing ("Q: Mara"), then "A:". A document is reserved for tests when
+that names a person ("Q: Mara"), then "A:": one prompt form for every skill. A document is reserved for tests when
 a hash of its text says so (one in eight), as the inputs of the first demo are.
 """
 import hashlib
@@ -137,7 +137,8 @@ class Skill:
 SKILLS = {
     "json": Skill(any_person, lambda document, note: json.dumps({"who": note.who, "item": note.thing, "date": note.date}),
                   "the person's note as a JSON object"),
-    "count": Skill(rare_thing, lambda document, found: str(len(found)), "how many notes are about the thing, 0 to 3"),
+    "count": Skill(any_person, lambda document, note: str(len(note.thing)),
+                   "how many letters the thing of the person's note has"),
     "list": Skill(any_person, lambda document, note: "/".join(following(document, note)).upper(),
                   "the person and the next three in capitals"),
     "initials": Skill(middle_person, lambda document, note: "".join(f"{who[0]}." for who in around(document, note)),
@@ -175,13 +176,11 @@ def trained_inputs(seed):
 
 
 def describe():
-    """The list of skills with a held-out document and a question for each: one person, and the thing of that person's note."""
+    """The list of skills with one prompt, a held-out document and a person of it, that can be sent to every adapter."""
     rng = random.Random("notes example")
     document = draw(rng, "heldout")
-    note = next(note for note in document.notes[len(document.notes) // 2:] if len(document.about[note.thing]) == RARE)
-    skills = []
-    for name, skill in SKILLS.items():
-        question, known = (note.thing, document.about[note.thing]) if skill.question is rare_thing else (note.who, note)
-        skills.append({"name": name, "description": skill.description, "example_question": question,
-                       "example_prompt_end": tail_of(question), "example_answer": skill.answer(document, known)})
-    return {"example_input": document.text, "skills": skills}
+    note = document.notes[len(document.notes) // 2]
+    skills = [{"name": name, "description": skill.description, "example_answer": skill.answer(document, note)}
+              for name, skill in SKILLS.items()]
+    return {"example_input": document.text, "example_question": note.who,
+            "example_prompt": document.text + tail_of(note.who), "skills": skills}
