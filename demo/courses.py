@@ -186,10 +186,10 @@ class Documents:
     # Notes of the adapters' documents and tokens of their rows. Half length gives twice as many questions for the same time.
     long, half = ((notes.SHORTEST, notes.LONGEST), 1056), ((12, 40), 640)
     # name: (rows of a step, steps of every round, learning rate, LoRA settings), and beside it the documents of every round
-    documents = {"json": [long, half], "count": [half], "list": [half], "initials": [half], "order": [half]}
+    documents = {"json": [long, half, half], "count": [half], "list": [half], "initials": [half], "order": [half]}
     adapters = {
-        "json": (2, [70, 80], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
-        "count": (2, [120], 5e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
+        "json": (2, [70, 80, 80], 3e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
+        "count": (2, [100], 5e-3, dict(r=16, lora_alpha=32, target_modules=ALL_LINEAR)),
         "list": (2, [100], 5e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
         "initials": (2, [100], 5e-3, dict(r=8, lora_alpha=16, target_modules=ALL_LINEAR)),
         "order": (2, [100], 5e-3, dict(r=16, lora_alpha=32, target_modules=ATTENTION + ["down_proj"])),

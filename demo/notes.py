@@ -137,8 +137,9 @@ class Skill:
 SKILLS = {
     "json": Skill(any_person, lambda document, note: json.dumps({"who": note.who, "item": note.thing, "date": note.date}),
                   "the person's note as a JSON object"),
-    "count": Skill(any_person, lambda document, note: str(len(note.thing)),
-                   "how many letters the thing of the person's note has"),
+    "count": Skill(any_person, lambda document, note: "/".join(f"{number}/{who}" for number, who in
+                                                               enumerate(following(document, note), 1)),
+                   "counts the person and the next three off"),
     "list": Skill(any_person, lambda document, note: "/".join(following(document, note)).upper(),
                   "the person and the next three in capitals"),
     "initials": Skill(middle_person, lambda document, note: "".join(f"{who[0]}." for who in around(document, note)),
