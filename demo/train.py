@@ -221,11 +221,13 @@ def main():
     parser.add_argument("--set", choices=list(COURSES), default="words", help="which of the two demos")
     parser.add_argument("--steps", type=int, help="steps of the base (default: the set's)")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", nargs="*", help="train only these adapters again; without a name, none")
+    parser.add_argument("--only", nargs="*", help="train only these adapters again; without a name, all")
     parser.add_argument("--skip-adapters", action="store_true", help="stop after the base")
     parser.add_argument("--first-round", type=int, default=0, help="go on from the written adapters with this round")
     options = parser.parse_args()
     course = COURSES[options.set]
+    if unknown := set(options.only or ()) - set(course.adapters):
+        parser.error(f"no adapter {', '.join(sorted(unknown))} in the set {options.set}")
     torch.set_num_threads(options.threads)
     options.work.mkdir(parents=True, exist_ok=True)
     model_folder = options.out / "model"
