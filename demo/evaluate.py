@@ -5,6 +5,8 @@
     loralei serve demo/model --adapter-dir demo/adapters --port 8080
     python3 demo/evaluate.py --url http://127.0.0.1:8080 --count 200 --seed 7
 
+With `--set documents` it measures the second demo, through a server of demo/documents/model and demo/documents/adapters.
+
 Every held-out prompt goes to its adapter and to the base. The requests of all skills are in flight together, so that the
 server mixes the adapters in one batch. Exit status 1 when a skill stays below --min-with percent with its adapter or
 reaches --max-without percent without it, 2 when the server cannot be asked.
@@ -45,7 +47,7 @@ def ask(options, model, sample):
     """The greedy answer of `model` to a sample."""
     body = {"model": model, "temperature": 0, "max_tokens": MAX_TOKENS}
     if options.chat:
-        body["messages"] = [{"role": "user", "content": sample["input"]}]
+        body["messages"] = options.demo.messages(sample)
         return call(f"{options.url}/v1/chat/completions", body, options.api_key)["choices"][0]["message"]["content"]
     body["prompt"] = sample["prompt"]
     return call(f"{options.url}/v1/completions", body, options.api_key)["choices"][0]["text"]
@@ -54,7 +56,7 @@ def ask(options, model, sample):
 def base_name(options):
     """The base model's name: the listed model that is none of the adapters."""
     listed = [model["id"] for model in call(f"{options.url}/v1/models", key=options.api_key)["data"]]
-    names = [name for name in listed if name not in generate.SKILLS]
+    names = [name for name in listed if name not in options.demo.SKILLS]
     if not names:
         raise RuntimeError(f"no base model among {listed}; give --base")
     return names[0]
@@ -63,7 +65,7 @@ def base_name(options):
 def measure(options):
     """Asks everything; returns {skill: [right with the adapter, right without]} and up to three wrong answers per skill."""
     base = None if options.adapters_only else options.base or base_name(options)
-    samples = {skill: generate.prompts(skill, options.seed, options.count, "heldout") for skill in options.skills}
+    samples = {skill: options.demo.prompts(skill, options.seed, options.count, "heldout") for skill in options.skills}
     # One prompt of every skill after the other: neighbours in the queue belong to different adapters.
     jobs = [(skill, with_adapter, samples[skill][place])
             for place in range(options.count) for skill in options.skills
@@ -80,7 +82,7 @@ def measure(options):
             if answer == sample["answer"]:
                 right[skill][0 if with_adapter else 1] += 1
             elif with_adapter and len(wrong[skill]) < 3:
-                wrong[skill].append(f"{sample['input']!r}: {answer!r}, not {sample['answer']!r}")
+                wrong[skill].append(f"{sample.get('question', sample['input'])!r}: {answer!r}, not {sample['answer']!r}")
     return right, wrong
 
 
@@ -88,17 +90,24 @@ def main():
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--url", default="http://127.0.0.1:8080")
+    parser.add_argument("--set", choices=generate.SETS, default="words", help="which of the two demos the server has")
     parser.add_argument("--count", type=int, default=200, help="held-out prompts per skill")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--min-with", type=float, default=95, help="percent that a skill must reach with its adapter")
+    parser.add_argument("--min-with", type=float,
+                        help="percent that a skill must reach with its adapter (default: 95, for documents 90)")
     parser.add_argument("--max-without", type=float, default=20, help="percent that a skill must not reach without it")
     parser.add_argument("--concurrency", type=int, default=32)
-    parser.add_argument("--skills", nargs="+", choices=list(generate.SKILLS), default=list(generate.SKILLS))
+    parser.add_argument("--skills", nargs="+", help="only these (default: all of the set)")
     parser.add_argument("--adapters-only", action="store_true", help="do not ask the base, which halves the time")
     parser.add_argument("--base", help="name of the base model (default: asked from the server)")
     parser.add_argument("--chat", action="store_true", help="through /v1/chat/completions instead of /v1/completions")
     parser.add_argument("--api-key")
     options = parser.parse_args()
+    options.demo = generate.of_set(options.set)
+    options.skills = options.skills or list(options.demo.SKILLS)
+    if unknown := set(options.skills) - set(options.demo.SKILLS):
+        parser.error(f"no skill {', '.join(sorted(unknown))} in the set {options.set}")
+    options.min_with = options.demo.MIN_WITH if options.min_with is None else options.min_with
     options.url = options.url.rstrip("/")
     began = time.time()
     try:

@@ -5,6 +5,7 @@
     python3 generate.py --skill shout --seed 7 --count 200 --split heldout   # one JSON object per line
     python3 generate.py --check --seed 7 --count 200                         # training and held-out inputs are disjoint
     python3 generate.py --describe                                           # the list of skills, kept in skills.json
+    python3 generate.py --set documents ...                                  # the same of the second demo (notes.py)
 
 An input belongs to the held-out split when a hash of its text says so (about one in eight). The training corpus, of the
 base model as of every adapter, leaves those inputs out, so no seed can give a held-out prompt that was trained on.
@@ -18,7 +19,9 @@ import sys
 
 from words import COLORS, ITEMS, NAMES, PLACES, TENS, UNITS, VERBS, WORDS
 
+SETS = ("words", "documents")
 SPLITS = ("train", "heldout")
+MIN_WITH = 95                                # percent that a skill must reach with its adapter
 CHECK_DOCUMENTS = 20000
 EXAMPLE = "Mara bought 42 red lamps"  # held out, and an input of every skill
 
@@ -182,23 +185,21 @@ def dialogues(skill, seed, count, split):
                "adapter": "" if skill == "base" else skill}
 
 
-# ---- command line ----------------------------------------------------------------------------------------------------
+def messages(sample):
+    """The sample as chat messages: the template writes the same prompt."""
+    return [{"role": "user", "content": sample["input"]}]
 
-def check(seed, count):
-    """Draws training documents of the base and of every adapter and held-out inputs; returns how many inputs they share."""
+
+def trained_inputs(seed):
+    """Inputs that the base and every adapter are trained on: the first of them."""
     import corpus
-    trained = set()
+    found = set()
     for document in corpus.base_documents(seed, CHECK_DOCUMENTS):
-        trained.update(document.inputs)
+        found.update(document.inputs)
     for skill in SKILLS:
         for document in corpus.skill_documents(skill, seed, CHECK_DOCUMENTS):
-            trained.update(document.inputs)
-    shared = sum(map(is_heldout, trained))
-    for skill in SKILLS:
-        held = {sample["input"] for sample in prompts(skill, seed, count, "heldout")}
-        shared += len(held & trained)
-        print(f"{skill}: {len(held)} held-out inputs, {len(held & trained)} of them in {len(trained)} training inputs")
-    return shared
+            found.update(document.inputs)
+    return found
 
 
 def describe():
@@ -208,10 +209,32 @@ def describe():
     return {"example_input": EXAMPLE, "example_prompt": prompt_of(EXAMPLE), "skills": skills}
 
 
+# ---- command line ----------------------------------------------------------------------------------------------------
+
+def of_set(name):
+    """The module of a set: SKILLS, MIN_WITH, prompts, messages, is_heldout, trained_inputs and describe."""
+    if name == "documents":
+        import notes
+        return notes
+    return sys.modules[__name__]
+
+
+def check(demo, seed, count):
+    """Draws training documents of the base and of every adapter and held-out inputs; returns how many inputs they share."""
+    trained = demo.trained_inputs(seed)
+    shared = sum(map(demo.is_heldout, trained))
+    for skill in demo.SKILLS:
+        held = {sample["input"] for sample in demo.prompts(skill, seed, count, "heldout")}
+        shared += len(held & trained)
+        print(f"{skill}: {len(held)} held-out inputs, {len(held & trained)} of them in {len(trained)} training inputs")
+    return shared
+
+
 def main():
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--skill", choices=["base", *sorted(SKILLS)])
+    parser.add_argument("--set", choices=SETS, default="words", help="which of the two demos")
+    parser.add_argument("--skill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--split", choices=SPLITS, default="heldout")
@@ -220,14 +243,17 @@ def main():
     parser.add_argument("--check", action="store_true", help="exit 1 when training and held-out inputs overlap")
     parser.add_argument("--describe", action="store_true", help="print the list of skills as JSON")
     options = parser.parse_args()
+    demo = of_set(options.set)
     if options.describe:
-        print(json.dumps(describe(), indent=2))
+        print(json.dumps(demo.describe(), indent=2))
         return 0
     if options.check:
-        return 1 if check(options.seed, options.count) else 0
-    if options.skill is None:
-        parser.error("give --skill NAME, --check or --describe")
-    made = dialogues if options.dialogue else prompts
+        return 1 if check(demo, options.seed, options.count) else 0
+    if options.dialogue and options.set != "words":
+        parser.error("--dialogue is of the words: a document's prompts are long enough by themselves")
+    if options.skill not in ([*demo.SKILLS, "base"] if options.dialogue else demo.SKILLS):
+        parser.error(f"give --skill with one of {', '.join(demo.SKILLS)}, or --check or --describe")
+    made = dialogues if options.dialogue else demo.prompts
     for sample in made(options.skill, options.seed, options.count, options.split):
         print(json.dumps(sample))
     return 0

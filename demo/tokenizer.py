@@ -6,8 +6,6 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-import corpus
-
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 VOCABULARY = 1792
 ROUNDS = 6
@@ -25,15 +23,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(seed, folder):
-    """Trains the tokenizer on the project's own text and writes tokenizer.json and tokenizer_config.json."""
+def train_tokenizer(texts, folder, vocabulary=VOCABULARY):
+    """Trains the tokenizer on the project's own texts and writes tokenizer.json and tokenizer_config.json."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[BEGIN, END, PAD], show_progress=False,
+        vocab_size=vocabulary, special_tokens=[BEGIN, END, PAD], show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
-    tokenizer.train_from_iterator(corpus.vocabulary_text(seed, ROUNDS), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))])
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,6 +80,23 @@ class Encoder:
             add(self.ids(("\n" if number else "") + prompt), self.PROMPT)
             add(self.ids(answer) + [self.end], self.ANSWER)
         return ids, weights
+
+    def encode_reading(self, reading, length):
+        """(ids, weights, positions, branches, tags) of a reading in at most `length` tokens: its text is branch 0, every turn
+        that fits is a branch of its own whose positions follow the text. `tags[branch - 1]` is the turn's tag."""
+        ids = [self.begin] + self.ids(reading.text)
+        start = len(ids)
+        weights, positions, branches, tags = [0.0] * start, list(range(start)), [0] * start, []
+        for tag, prompt, answer in reading.turns:
+            prompt, answer = self.ids(prompt), self.ids(answer) + [self.end]
+            if len(ids) + len(prompt) + len(answer) > length:
+                break
+            tags.append(tag)
+            ids += prompt + answer
+            weights += [0.0] * len(prompt) + [self.ANSWER] * len(answer)
+            positions += range(start, start + len(prompt) + len(answer))
+            branches += [len(tags)] * (len(prompt) + len(answer))
+        return ids, weights, positions, branches, tags
 
 
 # The pre-tokeniser's pieces (ASCII form of GPT-2's pattern): merges never cross them.
