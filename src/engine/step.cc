@@ -329,13 +329,14 @@ void EngineLoop::commit_plan() {
 }
 
 // Once all are leased: what is decoded takes blocks. False: the step is given up, since
-// something encoded was damaged; whoever was to read it ends, nobody else suffers.
+// something encoded was damaged (memory has errors, or this is a defect); whoever was to
+// read it ends, nobody else suffers.
 bool EngineLoop::materialise_admitted() {
   bool whole = true;
   for (const SeqId id : planned_.admitted) {
     Sequence& sequence = *sequences_.at(id);
     if (parts_.kv->materialise(sequence.lease)) continue;
-    const char* const what = "a cached prefix was damaged in memory";
+    const char* const what = "a cached prefix could not be decoded";
     parts_.log->log(LogLevel::kError, std::string(what) + "; it is dropped, and a request ends with an internal error");
     end(sequence, EndReason::kError, internal_error(std::string(what) + "; send the request again"));
     whole = false;

@@ -57,7 +57,6 @@ class BlobArena {
   int32_t blobs() const { return used_blobs_; }
   int32_t free_chunks() const { return free_chunks_; }
   int64_t stored_bytes() const { return stored_bytes_; }  // of blobs alone
-  int64_t free_bytes() const { return free_chunks_ * chunk_bytes_; }
   void check() const;
 
  private:

@@ -113,7 +113,6 @@ class KvCache {
   // Before anything is kept. Refused where the blocks' bytes are elsewhere, where nothing
   // could be encoded as `sharing` says, or where the ledger has no room.
   Status rest_by(KvRestOptions options);
-  bool encodes() const { return resting_ != nullptr; }
   // Something is to be encoded; and it is time, since less than half of all blocks are
   // free or could go without loss.
   bool wants_rest() const;
@@ -128,7 +127,8 @@ class KvCache {
   void make_available(int32_t blocks);
   // Decodes what match() found encoded. To be called before any reserve(), and behind all
   // matches that were counted upon: it takes blocks as they do. False: something encoded
-  // was damaged, and is gone; the lease is to be dropped.
+  // was damaged, and is gone, or there were fewer blocks than were counted upon; the
+  // lease is to be dropped.
   bool materialise(KvLease& lease);
 
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
@@ -262,7 +262,7 @@ class KvCache {
   bool recode(int32_t holding, int32_t anchor);
   void follow_base(int32_t base, int32_t before);
   void free_dependants(int32_t anchor);
-  bool is_needed(int32_t anchor) const;
+  int32_t first_that_needs(int32_t anchor) const;
   void drop_block(int32_t holding);
   void clear_blob(int32_t holding);
   void drop_blob(int32_t holding);

@@ -55,7 +55,6 @@ class KvCoder {
   KvCoder(KvGrid grid, const KvView& view, const BlobArena& arena, ThreadPool* pool);
   static int64_t scratch_bytes(const KvGridShape& shape, int threads);
 
-  const KvGrid& grid() const { return grid_; }
   int32_t lanes() const { return static_cast<int32_t>(lanes_.size()); }
   // At most lanes() of them (CHECKed).
   void encode(std::span<KvEncodeJob> jobs);

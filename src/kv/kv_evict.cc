@@ -135,15 +135,16 @@ size_t KvCache::goes_first(std::span<const int32_t> firsts, const KvWorth& worth
 
 // A block comes free: of what is encoded too, so that nothing is lost; of a prefix behind
 // which nothing is held; where something encoded is, of that first. Only then of a page
-// whose blobs lie in blocks as well.
+// whose blobs lie in blocks as well. In each turn a block comes free or a blob goes.
 void KvCache::evict() {
   int32_t holding = first_of({Form::kBoth}, false);
   if (holding != kNoHolding) return drop_block(holding);
   while (first_of({Form::kRaw, Form::kPlain}, true) == kNoHolding) {
     holding = first_of({Form::kRaw, Form::kPlain}, false);
     if (holding == kNoHolding) return give_up_page();
-    if (first_of({Form::kCoded}, false) == kNoHolding) return drop_block(holding);
-    give_up_coded();
+    const int32_t coded = first_of({Form::kCoded}, true);
+    if (coded == kNoHolding) return drop_block(holding);
+    remove(coded);
     if (give_back_page()) return;
   }
   remove(first_of({Form::kRaw, Form::kPlain}, true));
@@ -160,14 +161,15 @@ void KvCache::give_up_page() {
   while (!give_back_page()) give_up_coded();
 }
 
-// One blob goes: what nobody has in a block first.
+// One blob at least goes: what nobody has in a block first. Of an anchor that many need
+// one of these, so that it goes after them.
 void KvCache::give_up_coded() {
   int32_t holding = first_of({Form::kCoded}, true);
   if (holding != kNoHolding) return remove(holding);
   holding = first_of({Form::kCoded}, false);
   if (holding == kNoHolding) return drop_blob(resting_->arena.owner_in_emptiest());
-  if (is_needed(holding)) return holdings_.touch(holding);  // by many, who go before it
-  drop_blob(holding);
+  const int32_t dependant = first_that_needs(holding);
+  drop_blob(dependant == kNoHolding ? holding : dependant);
 }
 
 void KvCache::make_available(int32_t blocks) {
@@ -207,6 +209,8 @@ Result<int32_t> KvCache::state_app(const std::string& name, AppState state) {
         if (!apps_.all_killed(holdings_.apps(holding)) || !may_go(holding)) continue;
         remove(holding);
         ++gone;
+        // A delta to it may have gone along, where there was no room to tell it anew.
+        if (next != kNoHolding && !holdings_.contains(next)) next = holdings_.released_first(group);
       }
     }
   }

@@ -258,18 +258,27 @@ bool KvCache::recode(int32_t holding, int32_t anchor) {
   return true;
 }
 
-// Nothing is held behind it; and if others are deltas to it, these are few.
+// Nothing is held behind it; and if others are deltas to it, these are few, and none is
+// about to be decoded.
 bool KvCache::may_go(int32_t holding) const {
-  return holdings_.is_leaf(holding) && forms_.at(holding).dependants <= kRecodedMost;
+  const HoldingForm& form = forms_.at(holding);
+  if (!holdings_.is_leaf(holding) || form.dependants > kRecodedMost) return false;
+  for (int32_t one = form.first_dependant; one != kNoHolding; one = forms_.at(one).next) {
+    if (holdings_.block(one) == kNoBlock && holdings_.pins(one) > 0) return false;
+  }
+  return true;
 }
 
-// Many are deltas to it, and some of them would be lost with it.
-bool KvCache::is_needed(int32_t anchor) const {
-  if (forms_.at(anchor).dependants <= kRecodedMost) return false;
+// Of the many that are deltas to it and would be lost with it, the one released first;
+// kNoHolding: they are few, or lie in blocks.
+int32_t KvCache::first_that_needs(int32_t anchor) const {
+  int32_t first = kNoHolding;
+  if (forms_.at(anchor).dependants <= kRecodedMost) return first;
   for (int32_t one = forms_.at(anchor).first_dependant; one != kNoHolding; one = forms_.at(one).next) {
-    if (holdings_.block(one) == kNoBlock) return true;
+    if (holdings_.block(one) != kNoBlock || holdings_.pins(one) > 0) continue;
+    if (first == kNoHolding || holdings_.release_order(one) < holdings_.release_order(first)) first = one;
   }
-  return false;
+  return first;
 }
 
 // Nobody is a delta to it any more: the smallest of them stands alone and the others are

@@ -248,6 +248,74 @@ TEST(KvRest, SaltsShareNothingNotEvenAnAnchor) {
   EXPECT_GT(held_by(cache, salted.at(0)).alone_coded, 0);
 }
 
+// Everything that is in a block takes it to itself for a moment, but what is to stay raw.
+void take_blocks(Cache& cache, int32_t blocks) {
+  KvLease lease = cache->match(cache.key({}, false), {}, 0, blocks);
+  EXPECT_TRUE(cache->reserve(lease, blocks * kKvBlockTokens));
+}
+
+TEST(KvRest, AnAnchorOfManyThatWouldGoFirstEndsNoSearchForRoom) {
+  constexpr int kAdapters = 6;  // more than an anchor's that is told anew
+  Cache cache(kFloats, 40, KvSharing::kBounded);
+  cache->evict_by(KvEviction::kUtility, {});
+  ASSERT_TRUE(cache->state_app("behind", AppState::kBackground).ok());
+  KvKey base = cache.key({}, false);
+  base.app = cache->apps().asks("behind");
+  std::vector<KvKey> adapters;
+  for (uint8_t i = 0; i < kAdapters; ++i) {
+    adapters.push_back(cache.key({part(static_cast<uint8_t>(i + 1))}, false));
+    adapters.back().app = cache->apps().asks("front");
+  }
+  run(cache, base, text(32)).lease.release();
+  for (const KvKey& adapter : adapters) run(cache, adapter, text(32)).lease.release();
+  while (cache->rest() > 0) {
+  }
+  // Behind each delta lies a block that is not encoded.
+  for (const KvKey& adapter : adapters) run(cache, adapter, text(48)).lease.release();
+  take_blocks(cache, cache->free() + 2 * (kAdapters + 1));  // what is encoded loses its blocks
+  ASSERT_EQ(held_by(cache, base.at(0)).raw, 0);
+  ASSERT_EQ(held_by(cache, adapters[0].at(0)).raw, 1);
+  for (int32_t wanted = cache->available() + 1; cache->pages() > 0; ++wanted) {
+    cache->make_available(wanted);
+    cache->check({});
+  }
+}
+
+TEST(KvRest, AKilledAnchorThatTakesItsDependantsAlongIsLookedAtOnce) {
+  int lost = 0;
+  for (int run_number = 2; run_number < 50; ++run_number) {
+    const int fillers = run_number / 2;
+    const bool stays = run_number % 2 == 0;
+    SCOPED_TRACE(testing::Message() << fillers << " fillers" << (stays ? ", the delta's application stays" : ""));
+    Cache cache(kFloats, 8, KvSharing::kBounded);
+    KvKey base = cache.key({}, false), adapter = cache.key({part(1)}, false);
+    base.app = cache->apps().asks("gone");
+    adapter.app = cache->apps().asks(stays ? "stays" : "gone");
+    const auto rest = [&] {
+      while (cache->rest() > 0) {
+      }
+    };
+    run(cache, base, text(16)).lease.release();
+    run(cache, adapter, text(16)).lease.release();
+    rest();
+    for (int i = 0; i < fillers; ++i) {
+      KvKey filler = cache.key({}, false);
+      filler.app = cache->apps().asks("others");
+      run(cache, filler, text(16, 1000 * (i + 1))).lease.release();
+      rest();
+    }
+    KvLease all = cache->match(adapter, {}, 0, 8);
+    ASSERT_TRUE(cache->reserve(all, cache->available() * kKvBlockTokens));
+    ASSERT_EQ(cache->free(), 0) << "there is no room to tell the delta anew";
+    const int32_t before = held_by(cache, adapter.at(0)).blocks;
+    ASSERT_TRUE(cache->state_app("gone", AppState::kKilled).ok());
+    lost += stays && before > 0 && held_by(cache, adapter.at(0)).blocks == 0 ? 1 : 0;
+    const KvLease* const leases[] = {&all};
+    cache->check(leases);
+  }
+  EXPECT_GT(lost, 0);
+}
+
 TEST(KvRest, RefusesWhatItCannotDo) {
   Ledger ledger(1 << 22);
   ManualClock clock;
@@ -262,7 +330,7 @@ TEST(KvRest, RefusesWhatItCannotDo) {
   const auto bytes = std::move(KvCache::create(kBytes, 4, true, full, clock)).value();
   EXPECT_NE(bytes->rest_by({.sharing = KvSharing::kLossless, .ledger = &full}).error().message.find("budget"),
             std::string::npos);
-  EXPECT_FALSE(bytes->encodes());
+  EXPECT_EQ(bytes->coded().sharing, KvSharing::kExact);
 }
 
 struct Seen {
