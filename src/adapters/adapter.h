@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "formats/model_config.h"
@@ -28,14 +29,9 @@
 
 namespace loralei {
 
-// SHA-256 over config and weights; names the KV identity. Never the adapter's name.
-using Digest = std::array<uint8_t, 32>;
-std::string digest_hex(const Digest& digest);
-void put_digest_hex(const Digest& digest, std::string& text);  // in the place of `text`, whose memory is kept
-
 struct Adapter {
   AdapterVersionId version;
-  Digest digest{};
+  Digest digest{};    // SHA-256 over config and weights; names the KV identity. Never the adapter's name.
   int64_t bytes = 0;  // memory held
   int rank_max = 0;
   int vocab = 0;  // logits this adapter's rows produce; the base's unless resized

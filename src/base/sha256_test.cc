@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapters/sha256.h"
+#include "base/sha256.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "adapters/adapter.h"
+#include "base/digest.h"
 #include "base/prng.h"
 
 namespace loralei {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapters/sha256.h"
+#include "base/sha256.h"
 
 #include <algorithm>
 #include <bit>
@@ -127,7 +127,7 @@ void Sha256::update(std::span<const std::byte> bytes) {
   if (left > 0) std::memcpy(pending_.data(), data, left);
 }
 
-std::array<uint8_t, 32> Sha256::finish() {
+Digest Sha256::finish() {
   const uint64_t bits = total_bytes_ * 8;
   std::array<std::byte, 72> tail{};
   tail[0] = std::byte{0x80};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapters/adapter.h"
+#include "base/digest.h"
 
 namespace loralei {
 

@@ -11,13 +11,15 @@
 #include <cstdint>
 #include <span>
 
+#include "base/digest.h"
+
 namespace loralei {
 
 class Sha256 {
  public:
   explicit Sha256(bool plain = false);
   void update(std::span<const std::byte> bytes);
-  std::array<uint8_t, 32> finish();
+  Digest finish();
 
  private:
   // Takes `count` blocks of 64 bytes into the state.
