@@ -400,10 +400,14 @@ CLI::Option* add_kv_sharing_option(CLI::App& command, std::optional<KvSharing>& 
   return command
       .add_option("--kv-sharing", sharing,
                   "how prefixes that nobody uses now are kept: exact (as they were computed), lossless (encoded, bit "
-                  "for bit: with --kv-cache-dtype int8 or fp8) or bounded (encoded within steps of each channel's "
-                  "scale, as differences from the base model's where these are kept: several times as many fit)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, KvSharing>{
-          {"exact", KvSharing::kExact}, {"lossless", KvSharing::kLossless}, {"bounded", KvSharing::kBounded}}))
+                  "for bit: with --kv-cache-dtype int8 or fp8), bounded (encoded within steps of each channel's "
+                  "scale, as differences from the base model's where these are kept: several times as many fit) or "
+                  "borrow (and adapters compute prompts from the layer on up to which calibrate-kv found that they may "
+                  "read the base model's)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, KvSharing>{{"exact", KvSharing::kExact},
+                                                                           {"lossless", KvSharing::kLossless},
+                                                                           {"bounded", KvSharing::kBounded},
+                                                                           {"borrow", KvSharing::kBorrow}}))
       ->default_str("exact");
 }
 

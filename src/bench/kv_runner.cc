@@ -12,7 +12,7 @@ Result<std::unique_ptr<KvRunner>> KvRunner::create(Executor& executor, Ledger& l
   const KvShape shape{config.layers, config.kv_heads, config.head_dim, kv_dtype};
   TRY_ASSIGN(runner->pool_, BlockPool::create(shape, blocks, ledger));
   runner->view_ = runner->pool_->view();
-  executor.use_kv(runner->view_);
+  executor.use_kv(runner->view_, runner->pool_->streams());
   return runner;
 }
 

@@ -102,6 +102,7 @@ struct TokenEvent {
   Error error;                        // with kError
   // Filled on the first event of a choice:
   int32_t cached_tokens = 0;
+  int32_t borrowed_tokens = 0;  // beside them: of which only the layers above the base's were computed
   int64_t queue_ns = 0;         // from submit to admission
   std::string adapter_version;  // digest prefixes joined by "+", empty for the base
 };
@@ -217,7 +218,8 @@ struct EngineStats : MemoryShares {  // the host's
   int64_t kv_floor_bytes = 0, adapter_floor_bytes = 0;
   GivenBytes given;
   uint64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
-  uint64_t squashes = 0;  // of preemptions: of those that had passed others and ran longer than they were to
+  uint64_t borrowed_tokens = 0;  // TokenEvent's, and those of sequences that were preempted
+  uint64_t squashes = 0;         // of preemptions: of those that had passed others and ran longer than they were to
   std::array<LengthErrors, kLengthPredictions> length_errors{};  // of predicted lengths, by what predicted
   uint64_t prefix_queries = 0, prefix_hits = 0;                  // tokens
   uint64_t drafted_tokens = 0, accepted_tokens = 0;              // of speculation

@@ -2,6 +2,7 @@
 #include "engine/batch_slot.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/row_sampler.h"
@@ -9,9 +10,9 @@
 
 namespace loralei {
 
-int32_t BatchSlot::slot_of(AdapterVersionId version) const {
-  const auto found = std::lower_bound(slots_.begin(), slots_.end(), version);
-  CHECK(found != slots_.end() && *found == version);
+int32_t BatchSlot::slot_of(const Slot& slot) const {
+  const auto found = std::lower_bound(slots_.begin(), slots_.end(), slot);
+  CHECK(found != slots_.end() && *found == slot);
   return static_cast<int32_t>(found - slots_.begin());
 }
 
@@ -29,21 +30,33 @@ void BatchSlot::make_room(std::span<Sequence* const> sequences) {
 // does.
 void BatchSlot::collect_slots(const StepPlan& plan, std::span<Sequence* const> sequences) {
   slots_.clear();
+  versions_.clear();
+  first_layers_.clear();
   if (plan.segments.empty()) return;
   for (const Sequence* sequence : sequences) {
-    for (const SeqAdapter& segment : sequence->request->segments) slots_.push_back(segment.version);
+    for (const SeqAdapter& segment : sequence->request->segments)
+      slots_.push_back({segment.version, segment.first_layer});
   }
   std::sort(slots_.begin(), slots_.end());
   slots_.erase(std::unique(slots_.begin(), slots_.end()), slots_.end());
+  for (const Slot& slot : slots_) {
+    versions_.push_back(slot.version);
+    first_layers_.push_back(slot.first_layer);
+  }
 }
 
 // Neighbouring segments of one adapter and scale become one, unless rows lie in several
-// segments: those keep the request's order.
+// segments: those keep the request's order; or begin at other layers.
 void BatchSlot::add_segments(const StepPlan& plan) {
+  auto group = plan.groups.begin();
+  int32_t begin_layer = 0;
   for (const PlanSegment& segment : plan.segments) {
+    while (group->row_begin + group->row_count <= segment.row_begin) ++group;
+    const bool begins_alike = std::exchange(begin_layer, group->begin_layer) == group->begin_layer;
     CHECK(segment.row_count > 0 && segment.row_begin + segment.row_count <= static_cast<int32_t>(plan.tokens.size()));
-    const LoraSegment next{segment.row_begin, segment.row_count, slot_of(segment.adapter), segment.scale};
-    if (!segments_.empty()) {
+    const LoraSegment next{segment.row_begin, segment.row_count, slot_of({segment.adapter, segment.first_layer}),
+                           segment.scale};
+    if (begins_alike && !segments_.empty()) {
       LoraSegment& last = segments_.back();
       if (last.slot == next.slot && last.scale == next.scale && last.row_begin + last.row_count == next.row_begin) {
         last.row_count += next.row_count;
@@ -69,13 +82,19 @@ void BatchSlot::add_replaced(const PlanGroup& group, const Request& request) {
   replaced_.push_back(run);
 }
 
+static GroupStream stream_of(const PlanGroup& group, const Request& request) {
+  return {.begin_layer = group.begin_layer,
+          .base_layers = request.lower.layers,
+          .rows = std::clamp(request.lower.until - group.position, 0, group.row_count)};
+}
+
 void BatchSlot::add_rows(const PlanGroup& group, const Sequence& sequence) {
   CHECK(group.row_count > 0);
   CHECK(sequence.lease.blocks().size() >= static_cast<size_t>(kv_blocks_for(group.position + group.row_count)));
   const std::span<const int32_t> blocks =
       sequence.lease.blocks().first(static_cast<size_t>(kv_blocks_for(group.position + group.row_count)));
   groups_.push_back({group.row_begin, group.row_count, group.position, static_cast<int32_t>(blocks_.size()),
-                     static_cast<int32_t>(blocks.size())});
+                     static_cast<int32_t>(blocks.size()), stream_of(group, *sequence.request)});
   blocks_.insert(blocks_.end(), blocks.begin(), blocks.end());
   for (int32_t row = 0; row < group.row_count; ++row) positions_.push_back(group.position + row);
   add_replaced(group, *sequence.request);
@@ -116,7 +135,8 @@ const StepBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* const
             .blocks = blocks_,
             .groups = groups_,
             .segments = segments_,
-            .adapters = slots_,
+            .adapters = versions_,
+            .first_layers = first_layers_,
             .replaced = replaced_,
             .logits_rows = plan.logits_rows,
             .choices = choices_,

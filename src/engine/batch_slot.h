@@ -31,13 +31,21 @@ class BatchSlot {
   void add_rows(const PlanGroup& group, const Sequence& sequence);
   void add_replaced(const PlanGroup& group, const Request& request);
   void add_choices(const StepPlan& plan, std::span<Sequence* const> sequences);
-  int32_t slot_of(AdapterVersionId version) const;
+  // What a slot of adapters has: a version, from one layer on.
+  struct Slot {
+    AdapterVersionId version;
+    int32_t first_layer = 0;
+    friend auto operator<=>(const Slot&, const Slot&) = default;
+  };
+  int32_t slot_of(const Slot& slot) const;
 
   StepBatch batch_;
   std::vector<int32_t> positions_, blocks_;
   std::vector<BatchGroup> groups_;
   std::vector<LoraSegment> segments_;
-  std::vector<AdapterVersionId> slots_;  // ascending
+  std::vector<Slot> slots_;  // ascending
+  std::vector<AdapterVersionId> versions_;
+  std::vector<int32_t> first_layers_;
   std::vector<VersionRows> replaced_;
   std::vector<RowChoice> choices_;
   std::vector<int32_t> hidden_rows_;

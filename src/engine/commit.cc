@@ -122,6 +122,7 @@ TokenEvent& EngineLoop::new_event(Sequence& sequence) {
   if (!sequence.announced) {
     sequence.announced = true;
     event.cached_tokens = sequence.cached_tokens;
+    event.borrowed_tokens = sequence.borrowed_tokens;
     event.queue_ns = sequence.queue_ns;
     event.adapter_version = request.version;
     if (request.submit.prompt_logprobs && !request.wants_prompt_logprobs())

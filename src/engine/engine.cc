@@ -340,6 +340,7 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
   loop.kv_block_bytes = kv_block_bytes(shape);
   loop.kv_eviction = options.kv_eviction;
   loop.kv_utility = options.kv_utility;
+  loop.kv_lending = parts.kv_lending;
   int32_t blocks = parts.executor->kv_blocks();
   if (blocks > 0) {
     loop.kv = KvCache::create_ids(blocks, options.prefix_cache, *parts.clock);
@@ -355,7 +356,7 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
     rest.agreement = parts.kv_steps->quality.agreement;
   }
   TRY(loop.kv->rest_by(std::move(rest)));
-  parts.executor->use_kv(loop.kv->view());
+  parts.executor->use_kv(loop.kv->view(), loop.kv->streams());
   return blocks;
 }
 
@@ -371,7 +372,8 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   const KvShape shape{.layers = config.layers,
                       .kv_heads = config.kv_heads,
                       .head_dim = config.head_dim,
-                      .dtype = kv_dtype(options, config)};
+                      .dtype = kv_dtype(options, config),
+                      .streams = parts.kv_lending.streams};
   if (is_quantised(shape.dtype))
     return unsupported("the KV cache holds f32, f16, bf16 or int8 numbers; choose one of them");
 

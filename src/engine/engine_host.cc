@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/printable.h"
 #include "base/units.h"
 #include "engine/engine_host_parts.h"
 #include "engine/kv_steps_file.h"
@@ -273,7 +274,6 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.on_step = options.on_step;
   if (options.recall_lengths) engine.lengths = options.recall_lengths(parts.weights->fingerprint());
   engine.keep_lengths = options.keep_lengths;
-  host->use_kv_steps(engine, log);
   host->control_memory(engine, log);
   engine.requests = parts.requests;
   engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +
@@ -282,26 +282,49 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   return host;
 }
 
-// What calibrate-kv has measured of this model, where a float cache is to be encoded.
+// What calibrate-kv has measured of this model, where that is used: steps of a float
+// cache that is to be encoded, and who may borrow. Once the weights are there.
 void EngineHost::use_kv_steps(EngineParts& engine, LogSink& log) {
   Parts& parts = *parts_;
-  if (parts.options.engine.kv_sharing < KvSharing::kBounded || has_vector_scale(parts.kv_dtype)) return;
+  const KvSharing sharing = parts.options.engine.kv_sharing;
+  const bool encodes = sharing >= KvSharing::kBounded && !has_vector_scale(parts.kv_dtype);
+  if (!encodes && sharing < KvSharing::kBorrow) return;
   const ModelConfig& config = parts.file.config;
   FoundKvSteps found =
       find_kv_steps(PosixFileSystem(), parts.options.model_path, parts.options.cache_dir, parts.weights->fingerprint(),
                     kv_grid_shape({config.layers, config.kv_heads, config.head_dim, parts.kv_dtype}));
   for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
-  if (!found.steps) {
+  engine.kv_steps = std::move(found.steps);
+  if (sharing == KvSharing::kBorrow) plan_lending(engine, log);
+  if (!encodes) return;
+  if (!engine.kv_steps) {
     parts.kv_steps_text =
         "steps of a quarter of each channel's spread (loralei calibrate-kv finds what the model allows)";
     return;
   }
-  const KvQuality& quality = found.steps->quality;
+  const KvQuality& quality = engine.kv_steps->quality;
   char measured[96];
   std::snprintf(measured, sizeof measured, ": %.2f %% of next tokens as exact, mean KL %.4f", quality.agreement * 100,
                 quality.mean_kl);
   parts.kv_steps_text = "steps of " + found.path + measured;
-  engine.kv_steps = std::move(found.steps);
+}
+
+void EngineHost::plan_lending(EngineParts& engine, LogSink& log) {
+  Parts& parts = *parts_;
+  if (engine.kv_steps) engine.kv_lending = kv_lending(*engine.kv_steps, parts.file.config.hidden);
+  parts.streams = engine.kv_lending.streams;
+  if (engine.kv_lending.empty()) {
+    log.log(LogLevel::kWarning,
+            "--kv-sharing borrow: of no adapter it is known that it may borrow; loralei calibrate-kv MODEL --text FILE "
+            "--adapter NAME measures how many layers each may");
+    return;
+  }
+  for (const KvAdapterSteps& adapter : engine.kv_steps->adapters) {
+    const auto layers = engine.kv_lending.layers.find(adapter.digest);
+    if (layers == engine.kv_lending.layers.end()) continue;
+    parts.lending_text +=
+        (parts.lending_text.empty() ? "" : ", ") + printable(adapter.name) + " " + std::to_string(layers->second);
+  }
 }
 
 // How another memory budget is made true while the engine runs.
@@ -358,18 +381,21 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
     engine.options.adapter_bytes = shares.adapters;
     TRY_ASSIGN(parts.weights, stream_weights(shares, log));
   }
+  use_kv_steps(engine, log);
   auto scratch = parts.ledger->try_grant(MemoryUse::kScratch, fixed.scratch);
   if (!scratch) {
     return too_large("Activations need " + format_bytes(fixed.scratch) + " and do not fit the memory budget of " +
                      format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
   }
   parts.scratch = std::move(*scratch);
-  MemoryRequest request = memory_request(engine.options, config, fixed.kv_block);
+  const int64_t kv_block =
+      kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype, parts.streams});
+  MemoryRequest request = memory_request(engine.options, config, kv_block);
   request.left_bytes = budget - parts.ledger->used_bytes() - fixed.outputs;
   TRY_ASSIGN(parts.plan, plan_memory(request));
   engine.options.kv_cache_bytes = parts.plan.kv_bytes;
   engine.options.adapter_bytes = parts.plan.adapter_bytes;
-  parts.kv_blocks_max = kv_blocks_max(parts.plan, engine.options.max_sequences, fixed.kv_block);
+  parts.kv_blocks_max = kv_blocks_max(parts.plan, engine.options.max_sequences, kv_block);
   ModelLimits limits = fixed.limits;
   limits.max_model_len = parts.plan.max_model_len;
   TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
@@ -475,8 +501,11 @@ std::string EngineHost::describe_kv_sharing() const {
   if (sharing == KvSharing::kExact) return {};
   std::string text = "prefixes that nobody uses are encoded (--kv-sharing ";
   text += kKvSharingNames[static_cast<size_t>(sharing)];
-  if (has_vector_scale(parts_->kv_dtype)) return text + "), bit for bit\n";
-  return text + "), with " + parts_->kv_steps_text + "\n";
+  text += has_vector_scale(parts_->kv_dtype) ? "), bit for bit\n" : "), with " + parts_->kv_steps_text + "\n";
+  if (!parts_->lending_text.empty())
+    text += "of " + std::to_string(parts_->file.config.layers) +
+            " layers adapters read the base's of a prompt: " + parts_->lending_text + "\n";
+  return text;
 }
 
 std::vector<std::string> EngineHost::notes() const {

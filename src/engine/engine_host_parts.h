@@ -53,6 +53,8 @@ struct EngineHost::Parts {
   MemoryPlan plan;
   DType kv_dtype = DType::kF16;
   std::string kv_steps_text;  // where steps of KV come from, for the banner
+  KvStreamShape streams;      // of KV blocks, where some borrow
+  std::string lending_text;   // who, for the banner
   int32_t kv_blocks_max = 0;
   EngineHostOptions options;
   std::mutex packed_mutex;

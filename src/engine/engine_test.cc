@@ -35,7 +35,7 @@ class GatedExecutor final : public Executor {
     inner_.clock = &clock;
     inner_.step_ns = step_ns;
   }
-  void use_kv(const KvView& kv) override { inner_.use_kv(kv); }
+  void use_kv(const KvView& kv, const KvStreams& streams) override { inner_.use_kv(kv, streams); }
   void announce(const Adapter& adapter) override { inner_.announce(adapter); }
   void withdraw(AdapterVersionId version) override { inner_.withdraw(version); }
   Status reserve_vocab(int32_t vocab) override { return inner_.reserve_vocab(vocab); }

@@ -29,8 +29,9 @@ class Executor {
   virtual ~Executor() = default;
   // --- before the first step
   void on_done(std::function<void(StepDone&&)> call) { on_done_ = std::move(call); }
-  // Where blocks lie in host memory. Not called where kv_blocks() has some.
-  virtual void use_kv(const KvView&) {}
+  // Where blocks, and what they hold beside K and V, lie in host memory. Not called where
+  // kv_blocks() has some.
+  virtual void use_kv(const KvView&, const KvStreams&) {}
 
   // --- between steps
   // Steps may name it until it is withdrawn; once more says nothing new.

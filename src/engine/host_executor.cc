@@ -11,11 +11,16 @@ class HostExecutor final : public Executor {
  public:
   HostExecutor(Model& model, const ModelLimits& limits, Ledger& ledger, std::function<Status()> ready)
       : model_(model), limits_(limits), ready_(std::move(ready)), step_(limits, model.config().hidden, ledger) {}
-  void use_kv(const KvView& kv) override { kv_ = kv; }
+  void use_kv(const KvView& kv, const KvStreams& streams) override {
+    kv_ = kv;
+    streams_ = streams;
+  }
   void announce(const Adapter& adapter) override { step_.announce(adapter); }
   void withdraw(AdapterVersionId version) override { step_.withdraw(version); }
   Status reserve_vocab(int32_t vocab) override { return step_.reserve_vocab(vocab); }
-  void start(const StepBatch& batch) override { end_step({batch.step, model_.forward(step_.fill(batch), kv_)}); }
+  void start(const StepBatch& batch) override {
+    end_step({batch.step, model_.forward(step_.fill(batch, streams_.shape.dim > 0), kv_, streams_)});
+  }
   StepResult result() const override { return step_.result(); }
   Status ready() override { return ready_ ? ready_() : Status(); }
   const ModelLimits& limits() const override { return limits_; }
@@ -28,6 +33,7 @@ class HostExecutor final : public Executor {
   const std::function<Status()> ready_;
   ModelStep step_;
   KvView kv_;
+  KvStreams streams_;
 };
 
 }  // namespace

@@ -15,8 +15,10 @@ KvHolder holder_of(const KvHeld& held, int64_t block_bytes, double row_s) {
   KvHolder holder;
   for (int32_t index = 0; index < identity_adapters(held.identity); ++index) {
     const KvIdentityPart part = identity_part(held.identity, index);
-    holder.adapters.push_back(
-        {.version = digest_hex(part.digest), .scale = part.scale, .from_token = part.first_position});
+    holder.adapters.push_back({.version = digest_hex(part.digest),
+                               .scale = part.scale,
+                               .from_token = part.first_position,
+                               .from_layer = part.first_layer});
   }
   holder.salted = identity_salted(held.identity);
   holder.tokens = int64_t{held.blocks} * kKvBlockTokens;

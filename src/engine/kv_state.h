@@ -26,6 +26,7 @@ struct KvHolder {
     std::string version;  // hex digest
     float scale = 1.0f;
     int32_t from_token = 0;  // where its part of the text begins
+    int32_t from_layer = 0;  // below it all is the base's, before the last tokens of a prompt
   };
   std::vector<Adapter> adapters;  // none: the base
   bool salted = false;

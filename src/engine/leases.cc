@@ -413,6 +413,7 @@ Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> ada
   request.saved_first_position = 0;
   request.vocab = request.embed_vocab = parts_.config.vocab;
   TRY(apply_adapters(request, adapters, identity));
+  choose_lower(request, adapters, identity);
   if (!before.empty() && has_begun(request) && request.version != before) {
     return Error{ErrorCode::kUnavailable,
                  "an adapter of this request was replaced, and the version that began the answer has left memory; "
@@ -435,7 +436,7 @@ Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> ada
   request.vocab = std::min(request.vocab, request.embed_vocab);  // what is sampled is read in the next step
   request.key = make_kv_key(parts_.kv->identities(), identity, request.submit.cache_salt);
   request.key.app = parts_.kv->apps().asks(request.submit.app_id);
-  request.key.exact = request.submit.kv_sharing.value_or(parts_.kv_sharing) < KvSharing::kBounded;
+  request.key.exact = sharing_of(request) < KvSharing::kBounded;
   return {};
 }
 
@@ -450,6 +451,33 @@ std::optional<int32_t> last_occurrence(const std::vector<TokenId>& prompt, const
 }
 
 }  // namespace
+
+// Which of its positions are the base's, and below which layer. Of a prompt whose adapter
+// may borrow all full blocks but for its last tokens are, lent or not: so an answer does
+// not depend on who was here before.
+void EngineLoop::choose_lower(Request& request, std::span<const Adapter* const> adapters,
+                              std::vector<KvIdentityPart>& identity) {
+  constexpr int32_t kOwnTokens = 3;  // of a prompt, at least; as bench/kv_trial measures it
+  request.lower = {};
+  if (parts_.kv_lending.empty()) return;
+  const int32_t first = request.segments.empty() ? INT32_MAX : request.segments.front().first_position;
+  request.lower = {.layers = kWholeStream,
+                   .until = request.saved ? std::min(first, request.saved_first_position) : first};
+  const int32_t until = (request.prompt_size() - kOwnTokens) / kKvBlockTokens * kKvBlockTokens;
+  const bool plain = adapters.size() == 1 && first == 0 && !request.saved && request.segments.front().scale == 1.0f;
+  if (!plain || until <= 0 || sharing_of(request) < KvSharing::kBorrow) return;
+  if (!request.samples() || request.submit.prompt_logprobs) return;
+  const int32_t layers = parts_.kv_lending.layers_of(adapters.front()->digest);
+  if (layers == 0) return;
+  SeqAdapter lower = request.segments.front();
+  lower.end_position = until;
+  lower.first_layer = layers;
+  request.segments.front().first_position = until;
+  request.segments.insert(request.segments.begin(), lower);
+  identity.front().first_layer = layers;
+  identity.front().until = until;
+  request.lower = {.layers = layers, .until = until, .may_borrow = true};
+}
 
 Status EngineLoop::apply_adapters(Request& request, std::span<const Adapter* const> adapters,
                                   std::vector<KvIdentityPart>& identity) {

@@ -71,6 +71,7 @@ struct LoopParts : EngineContext {
   KvEviction kv_eviction = KvEviction::kLru;
   KvUtility kv_utility;
   KvSharing kv_sharing = KvSharing::kExact;  // as `kv` rests (KvCache::rest_by)
+  KvLending kv_lending;                      // with the streams of `kv`
   bool joint_kv = false;                     // KvRoomParts, and the next two
   int64_t adapter_floor_bytes = 0;
   int32_t reserve_part = 0;
@@ -195,6 +196,8 @@ class EngineLoop {
   void learn_uploads();
   void prefetch();
   Status prepare(Request& request, std::span<const Adapter* const> adapters);
+  KvSharing sharing_of(const Request& request) const { return request.submit.kv_sharing.value_or(parts_.kv_sharing); }
+  void choose_lower(Request& request, std::span<const Adapter* const> adapters, std::vector<KvIdentityPart>& identity);
   Status apply_adapters(Request& request, std::span<const Adapter* const> adapters,
                         std::vector<KvIdentityPart>& identity);
 
@@ -222,8 +225,10 @@ class EngineLoop {
   void notice_stuck(bool stuck);
   SeqState state_of(const Sequence& sequence, int32_t computed, int32_t blocks, int32_t exclusive) const;
   int32_t match_limit(const Sequence& sequence) const;
+  int32_t lent_to(const Sequence& sequence, int32_t computed) const;
   void commit_plan();
   bool materialise_admitted();
+  bool borrow_admitted();
   void admit(Sequence& sequence);
   void preempt(Sequence& sequence);
   Status resize_kv(int32_t blocks);

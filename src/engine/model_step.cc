@@ -18,21 +18,26 @@ const Adapter& ModelStep::announced(AdapterVersionId version) const {
   return *found->second;
 }
 
-void ModelStep::fill_sources(std::span<const AdapterVersionId> slots) {
-  if (std::equal(slots_.begin(), slots_.end(), slots.begin(), slots.end())) return;
+void ModelStep::fill_sources(std::span<const AdapterVersionId> slots, std::span<const int32_t> first_layers) {
+  CHECK(first_layers.empty() || first_layers.size() == slots.size());
+  if (std::ranges::equal(slots_, slots) && std::ranges::equal(first_layers_, first_layers)) return;
   slots_.assign(slots.begin(), slots.end());
+  first_layers_.assign(first_layers.begin(), first_layers.end());
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     const auto& pairs = announced(slots[slot]).pairs;
     if (slot == 0) sources_.resize(pairs.size() * slots.size());
     CHECK(pairs.size() * slots.size() == sources_.size());
+    const auto first = static_cast<size_t>(first_layers.empty() ? 0 : first_layers[slot]);
+    const size_t head = pairs.size() - 2, embed = pairs.size() - 1;
     for (size_t module = 0; module < pairs.size(); ++module) {
-      const bool present = pairs[module].rank > 0 || pairs[module].bias_delta != nullptr;
+      const bool below = module == embed ? first > 0 : module < std::min(head, first * kLayerModules);
+      const bool present = !below && (pairs[module].rank > 0 || pairs[module].bias_delta != nullptr);
       sources_[module * slots.size() + slot].pair = present ? &pairs[module] : nullptr;
     }
   }
 }
 
-const ModelBatch& ModelStep::fill(const StepBatch& batch) {
+const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams) {
   groups_.clear();
   for (const BatchGroup& group : batch.groups) {
     CHECK(group.blocks_begin >= 0 &&
@@ -42,10 +47,16 @@ const ModelBatch& ModelStep::fill(const StepBatch& batch) {
   overrides_.clear();
   for (const VersionRows& run : batch.replaced)
     overrides_.push_back({run.row_begin, run.row_count, &announced(run.version).saved, run.version});
-  if (!batch.segments.empty()) fill_sources(batch.adapters);
+  streams_.clear();
+  for (const BatchGroup& group : batch.groups) {
+    CHECK(streams || group.stream.begin_layer == 0);
+    if (streams) streams_.push_back(group.stream);
+  }
+  if (!batch.segments.empty()) fill_sources(batch.adapters, batch.first_layers);
   batch_.tokens = batch.tokens;
   batch_.positions = batch.positions;
   batch_.groups = groups_;
+  batch_.streams = streams_;
   batch_.segments = batch.segments;
   batch_.sources = batch.segments.empty() ? nullptr : sources_.data();
   batch_.slots = static_cast<int32_t>(batch.adapters.size());

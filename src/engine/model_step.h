@@ -33,19 +33,22 @@ class ModelStep {
   void withdraw(AdapterVersionId version);
   Status reserve_vocab(int32_t vocab) { return outputs_.reserve_vocab(vocab); }
 
-  const ModelBatch& fill(const StepBatch& batch);
+  // `streams`: rows keep theirs.
+  const ModelBatch& fill(const StepBatch& batch, bool streams = false);
   StepResult result() const { return outputs_.result(); }
 
  private:
   const Adapter& announced(AdapterVersionId version) const;
-  void fill_sources(std::span<const AdapterVersionId> slots);
+  void fill_sources(std::span<const AdapterVersionId> slots, std::span<const int32_t> first_layers);
 
   std::unordered_map<AdapterVersionId, const Adapter*> adapters_;
   StepOutputs outputs_;
   ModelBatch batch_;
   std::vector<RowGroup> groups_;
   std::vector<RowOverride> overrides_;
+  std::vector<GroupStream> streams_;
   std::vector<AdapterVersionId> slots_;  // of sources_
+  std::vector<int32_t> first_layers_;    // beside them
   std::vector<LoraSource> sources_;      // [modules][slots_]
 };
 

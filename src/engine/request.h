@@ -59,12 +59,14 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt, then output; empty until first admitted, so that a queue holds prompts once
   int32_t computed = 0;         // positions with valid KV
   KvLease lease;
+  int32_t borrowed = 0;  // positions before it are computed from Request::lower on
   PromptLookup lookup;
-  bool chilled = false;       // held because its adapters have left memory: goes on when they are back
-  bool parked = false;        // held because the request is: takes its turn when that is let go
-  bool announced = false;     // its first event went out
-  bool admitted = false;      // has run at least once
-  int32_t cached_tokens = 0;  // of the prompt, at first admission
+  bool chilled = false;         // held because its adapters have left memory: goes on when they are back
+  bool parked = false;          // held because the request is: takes its turn when that is let go
+  bool announced = false;       // its first event went out
+  bool admitted = false;        // has run at least once
+  int32_t cached_tokens = 0;    // of the prompt, at first admission
+  int32_t borrowed_tokens = 0;  // beside them
   int64_t queue_ns = 0;
   std::vector<double> pooled;  // [hidden], sum of hidden states (mean pooling)
   // After the output so far; survives preemption, as the output does. Null until its
@@ -104,6 +106,12 @@ struct Request {
   std::optional<AdapterVersionId> saved;  // the version whose full tensors are read; alone: those are never summed
   int32_t saved_first_position = 0;
   KvKey key;
+  // Positions before `until` are the base's below layer `layers`; kWholeStream: all of
+  // it. And whether that was lent is asked for.
+  struct LowerLayers {
+    int32_t layers = 0, until = 0;
+    bool may_borrow = false;
+  } lower;
   std::string version;                       // for events
   int32_t vocab = 0;                         // ids that may be sampled: below this
   int32_t embed_vocab = 0;                   // ids that may be read

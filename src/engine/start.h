@@ -31,6 +31,7 @@
 #include "device/host/thread_pool.h"
 #include "engine/api.h"
 #include "engine/executor.h"
+#include "engine/kv_lending.h"
 #include "engine/request_budget.h"
 #include "formats/model_config.h"
 #include "memory/ledger.h"
@@ -116,6 +117,7 @@ struct EngineParts : EngineContext {
   MemoryControl memory;
   std::string fingerprint;
   std::optional<KvSteps> kv_steps;  // of the base, for KvSharing::kBounded; none: nobody measured any
+  KvLending kv_lending;             // for KvSharing::kBorrow; empty: nobody borrows
 };
 
 Result<std::unique_ptr<Engine>> start_engine(EngineParts parts);

@@ -2,6 +2,7 @@
 // One step: plan on scratch, commit the plan, begin it; and its end.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/loop.h"
@@ -24,6 +25,15 @@ int32_t EngineLoop::match_limit(const Sequence& sequence) const {
   return limit;
 }
 
+// How far somebody lends what it would begin with, from there on.
+int32_t EngineLoop::lent_to(const Sequence& sequence, int32_t computed) const {
+  const Request& request = *sequence.request;
+  if (!request.lower.may_borrow || computed >= request.lower.until) return computed;
+  const int32_t blocks = parts_.kv->lent(request.key, sequence.text(), request.lower.until, computed / kKvBlockTokens,
+                                         request.lower.layers);
+  return computed + blocks * kKvBlockTokens;
+}
+
 SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_t blocks, int32_t exclusive) const {
   const Request& request = *sequence.request;
   SeqState state;
@@ -37,6 +47,8 @@ SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_
   state.adapters = request.segments;
   state.queue = sequence.standing.queue;
   state.waits = waits_for_mask(sequence);
+  state.borrowed = sequence.borrowed;
+  state.begin_layer = request.lower.layers;
   state.sample = request.samples();
   if (request.wants_prompt_logprobs()) {
     state.logits_begin = request.prompt_logprobs_next - 1;
@@ -164,6 +176,7 @@ void EngineLoop::offer_waiting() {
     if (leases != Leases::kTaken) continue;
     CHECK(request.pins.size() == request.sources.size());
     const KvMatch match = kv.peek(request.key, sequence.text(), match_limit(sequence));
+    sequence.borrowed = lent_to(sequence, match.tokens());
     switch (planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable))) {
       case Fit::kAdmitted:
         sequence.passes_until_ns = admission_.passed() ? now_ns + sequence.standing.run_ns : 0;
@@ -251,7 +264,7 @@ void EngineLoop::preempt(Sequence& sequence) {
     drop_leases(*sequence.request);
     count_waiting(*sequence.request, true);
   }
-  sequence.computed = 0;
+  sequence.computed = sequence.borrowed = 0;
   sequence.pooled.clear();
   ++counters_.preemptions;
   enqueue(sequence);
@@ -312,7 +325,7 @@ void EngineLoop::commit_plan() {
     preempt(sequence);
   }
   for (const SeqId id : planned_.admitted) admit(*sequences_.at(id));
-  if (!materialise_admitted()) return;
+  if (!materialise_admitted() || !borrow_admitted()) return;
   for (const PlanGroup& group : planned_.plan.groups) {
     Sequence* sequence = sequences_.at(group.seq);
     CHECK(sequence->phase == SeqPhase::kRunning && sequence->computed == group.position);
@@ -340,6 +353,27 @@ bool EngineLoop::materialise_admitted() {
     parts_.log->log(LogLevel::kError, std::string(what) + "; it is dropped, and a request ends with an internal error");
     end(sequence, EndReason::kError, internal_error(std::string(what) + "; send the request again"));
     whole = false;
+  }
+  if (!whole) group_sequences_.clear();
+  return whole;
+}
+
+// What is lent is copied at once: it may leave. False: some of what the plan counts upon
+// has left already, to make room for others; the step is given up, and planned anew.
+bool EngineLoop::borrow_admitted() {
+  bool whole = true;
+  for (const SeqId id : planned_.admitted) {
+    Sequence& sequence = *sequences_.at(id);
+    if (sequence.phase != SeqPhase::kRunning || sequence.borrowed <= sequence.computed) continue;
+    const Request& request = *sequence.request;
+    const int32_t wanted = std::exchange(sequence.borrowed, 0);
+    const int32_t blocks =
+        parts_.kv->borrow(sequence.lease, request.key, sequence.tokens, wanted / kKvBlockTokens, request.lower.layers);
+    sequence.borrowed = blocks * kKvBlockTokens;
+    whole = whole && sequence.borrowed == wanted;
+    const int32_t tokens = std::max(0, sequence.borrowed - sequence.computed);
+    sequence.borrowed_tokens += sequence.announced ? 0 : tokens;
+    counters_.borrowed_tokens += static_cast<uint64_t>(tokens);
   }
   if (!whole) group_sequences_.clear();
   return whole;
@@ -392,10 +426,14 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
 }
 
 void EngineLoop::learn_step(int64_t ns) {
-  StepLoad load{.rows = static_cast<int32_t>(planned_.plan.tokens.size())};
-  for (const PlanGroup& group : planned_.plan.groups)
-    load.attended += int64_t{group.row_count} * group.position + int64_t{group.row_count} * (group.row_count + 1) / 2;
-  times_.learn(load, ns);
+  StepLoad load;
+  const int32_t layers = std::max(1, parts_.config.layers);
+  for (const PlanGroup& group : planned_.plan.groups) {
+    const int64_t rows = group.row_count, computed = layers - group.begin_layer;  // of the layers
+    load.rows += static_cast<int32_t>((rows * computed + layers - 1) / layers);
+    load.attended += (rows * group.position + rows * (rows + 1) / 2) * computed / layers;
+  }
+  if (load.rows > 0) times_.learn(load, ns);  // else all of it was lent
   scheduling_.learn_step(ns);
 }
 

@@ -14,6 +14,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "ops/args.h"
+#include "ops/kv_streams.h"
 #include "ops/row_choice.h"
 
 namespace loralei {
@@ -24,6 +25,7 @@ struct BatchGroup {
   int32_t row_begin = 0, row_count = 0;
   int32_t position = 0;  // of the first row
   int32_t blocks_begin = 0, blocks_count = 0;
+  GroupStream stream = {};
 };
 
 // Rows that read the full tensors which a version has in the place of the model's.
@@ -40,6 +42,7 @@ struct StepBatch {
   std::span<const BatchGroup> groups;          // cover all rows in order
   std::span<const LoraSegment> segments;       // each of adapters[slot]
   std::span<const AdapterVersionId> adapters;  // [slots], ascending
+  std::span<const int32_t> first_layers;       // [slots], of those: below it the slot changes nothing
   std::span<const VersionRows> replaced;       // ascending, disjoint
   std::span<const int32_t> logits_rows;        // ascending
   std::span<const RowChoice> choices;          // [logits_rows], or empty where all logits are wanted

@@ -14,11 +14,17 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
+constexpr int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Of all layers' K and V.
+int64_t slice_bytes(const KvShape& shape) {
+  return int64_t{2} * shape.layers * shape.kv_heads * kv_head_bytes(shape.dtype, shape.head_dim);
+}
+
 }  // namespace
 
 int64_t kv_block_bytes(const KvShape& shape) {
-  const int64_t bytes = int64_t{2} * shape.layers * shape.kv_heads * kv_head_bytes(shape.dtype, shape.head_dim);
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return padded(slice_bytes(shape)) + padded(shape.streams.block_bytes());
 }
 
 BlockPool::BlockPool(int32_t blocks) : total_(blocks), capacity_(blocks), taken_(static_cast<size_t>(blocks), 0) {
@@ -69,6 +75,9 @@ Result<std::unique_ptr<BlockPool>> BlockPool::create(const KvShape& shape, int32
   view.kv_stride_bytes = shape.kv_heads * view.head_stride_bytes;
   view.layer_stride_bytes = 2 * view.kv_stride_bytes;
   view.block_stride_bytes = block_bytes;
+  pool->shape_ = shape;
+  pool->streams_ = {
+      .shape = shape.streams, .base = view.base + padded(slice_bytes(shape)), .block_stride_bytes = block_bytes};
   return pool;
 }
 

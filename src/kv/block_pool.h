@@ -5,7 +5,7 @@
 //
 //   base -> | block 0: layer 0 K | layer 0 V | layer 1 K | ... | block 1: ... |
 //
-// What a slice of it holds: KvView.
+// What a slice of it holds: KvView. Behind a block's slices lie its streams: KvStreams.
 //
 // Thread: the engine's; the bytes are written by the executor through view().
 // Ownership: owns bytes and grant; hands out ids only.
@@ -27,6 +27,7 @@
 #include "kv/block_count.h"
 #include "memory/ledger.h"
 #include "ops/args.h"
+#include "ops/kv_streams.h"
 
 namespace loralei {
 
@@ -35,9 +36,10 @@ struct KvShape {
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   DType dtype = DType::kF16;
+  KvStreamShape streams = {};
 };
 
-// Bytes of one block over all layers, rounded up to a cache line.
+// Bytes of one block over all layers, its streams among them, rounded up to a cache line.
 int64_t kv_block_bytes(const KvShape& shape);
 
 class BlockPool {
@@ -56,6 +58,8 @@ class BlockPool {
   static std::unique_ptr<BlockPool> create_ids(int32_t blocks, const Counted& counted);
 
   KvView view() const { return view_; }
+  const KvShape& shape() const { return shape_; }  // of ids: nothing
+  const KvStreams& streams() const { return streams_; }
   int32_t total() const { return total_; }
   int32_t capacity() const { return capacity_; }
   int32_t free() const { return static_cast<int32_t>(free_.size()); }
@@ -80,7 +84,9 @@ class BlockPool {
   Grant grant_;
   int64_t block_bytes_ = 0;
   HostBuffer bytes_;
+  KvShape shape_;
   KvView view_;
+  KvStreams streams_;
   int32_t total_ = 0, capacity_ = 0;
   std::vector<int32_t> free_;   // a stack: the block given back last is the warmest
   std::vector<uint8_t> taken_;  // [total]

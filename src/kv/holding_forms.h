@@ -32,7 +32,8 @@ struct HoldingForm {
   // Nothing that was encoded with loss is in the block's bytes, nor was in what they were
   // computed from; and of those that the blob was made of.
   bool exact = true, blob_exact = false;
-  bool plain = false;  // it cannot be encoded, or that does not pay
+  bool plain = false;    // it cannot be encoded, or that does not pay
+  bool streams = false;  // the block has the streams of the layers that are the base's (KvStreams)
 };
 
 class HoldingForms {

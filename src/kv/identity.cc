@@ -10,7 +10,7 @@
 namespace loralei {
 namespace {
 
-constexpr size_t kPartBytes = sizeof(KvIdentityPart::digest) + sizeof(uint32_t) + sizeof(int32_t);
+constexpr size_t kPartBytes = sizeof(KvIdentityPart::digest) + sizeof(uint32_t) + 3 * sizeof(int32_t);
 
 }  // namespace
 
@@ -31,12 +31,23 @@ KvIdentityPart identity_part(const KvIdentity& identity, int32_t index) {
   get(part.digest.data(), part.digest.size());
   get(&part.scale, sizeof part.scale);
   get(&part.first_position, sizeof part.first_position);
+  get(&part.first_layer, sizeof part.first_layer);
+  get(&part.until, sizeof part.until);
   return part;
 }
 
 std::string_view identity_salt(const KvIdentity& identity) {
   return std::string_view(*identity).substr(sizeof(uint32_t) +
                                             static_cast<size_t>(identity_adapters(identity)) * kPartBytes);
+}
+
+int32_t identity_base_layers(const KvIdentity& identity) {
+  int32_t layers = kAllLayers;
+  for (int32_t index = 0; index < identity_adapters(identity); ++index) {
+    const KvIdentityPart part = identity_part(identity, index);
+    layers = std::min(layers, part.until > 0 ? 0 : part.first_layer);
+  }
+  return layers;
 }
 
 bool identity_salted(const KvIdentity& identity) { return !identity_salt(identity).empty(); }
@@ -55,6 +66,8 @@ KvIdentity KvIdentities::intern(std::span<const KvIdentityPart> parts, std::stri
     put(part.digest.data(), part.digest.size());
     put(&scale_bits, sizeof scale_bits);
     put(&part.first_position, sizeof part.first_position);
+    put(&part.first_layer, sizeof part.first_layer);
+    put(&part.until, sizeof part.until);
   }
   key += cache_salt;  // last, so its length needs no mark
   const auto found = known_.find(key);
@@ -72,7 +85,10 @@ KvIdentity KvIdentities::intern(std::span<const KvIdentityPart> parts, std::stri
 
 KvKey make_kv_key(KvIdentities& identities, std::span<const KvIdentityPart> parts, const std::string& cache_salt) {
   std::vector<int32_t> starts{0};
-  for (const KvIdentityPart& part : parts) starts.push_back(part.first_position);
+  for (const KvIdentityPart& part : parts) {
+    starts.push_back(part.first_position);
+    starts.push_back(part.until);
+  }
   std::sort(starts.begin(), starts.end());
   starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
   KvKey key;
@@ -80,7 +96,9 @@ KvKey make_kv_key(KvIdentities& identities, std::span<const KvIdentityPart> part
   for (const int32_t start : starts) {
     active.clear();
     for (const KvIdentityPart& part : parts) {
-      if (part.first_position <= start) active.push_back(part);
+      if (part.first_position > start) continue;
+      active.push_back(part);
+      if (start < part.until) active.back().until = 0;
     }
     key.pieces.push_back({start, identities.intern(active, cache_salt)});
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // KvIdentity: whose keys and values a cached block holds (mechanisms §5). Not a hash:
 // the exact bytes of the ordered list of (version digest, effective scale bits,
-// first adapted position) plus the request's cache_salt, interned so that comparing is
-// comparing pointers.
+// first adapted position, first adapted layer and until where) plus the request's
+// cache_salt, interned so that comparing is comparing pointers.
 //
 // Thread: the engine's.
 // Ownership: shared; the pool of interned keys forgets those that nobody holds.
@@ -24,6 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/limits.h"
 #include "kv/apps.h"
 
 namespace loralei {
@@ -34,6 +35,10 @@ struct KvIdentityPart {
   std::array<uint8_t, 32> digest{};
   float scale = 1.0f;
   int32_t first_position = 0;  // 0: adapted from the first token on
+  // Where prefixes are lent: below layer `first_layer` the adapter changes nothing of the
+  // positions before `until`. In the identity of what stands there `until` is 0, as it
+  // does not depend on it; and so it is where it changes all layers.
+  int32_t first_layer = 0, until = 0;
 };
 
 class KvIdentities {
@@ -53,6 +58,9 @@ int32_t identity_adapters(const KvIdentity& identity);
 KvIdentityPart identity_part(const KvIdentity& identity, int32_t index);
 bool identity_salted(const KvIdentity& identity);
 std::string_view identity_salt(const KvIdentity& identity);
+// Below this layer all it names is the base's: K, V and the residual stream.
+inline constexpr int32_t kAllLayers = INT32_MAX;
+int32_t identity_base_layers(const KvIdentity& identity);
 
 struct KvPiece {
   int32_t first_position = 0;
@@ -72,9 +80,12 @@ struct KvKey {
     while (piece > 0 && pieces[piece].first_position > position) --piece;
     return pieces[piece].identity;
   }
+  // That names a block: in force at its last token.
+  const KvIdentity& of_block(int32_t block) const { return at((block + 1) * kKvBlockTokens - 1); }
 };
 
-// What an adapter of a request contributes to the key: active from first_position on.
+// What an adapter of a request contributes to the key: active from first_position on, and
+// in all its layers from `until` on.
 KvKey make_kv_key(KvIdentities& identities, std::span<const KvIdentityPart> parts, const std::string& cache_salt);
 
 }  // namespace loralei

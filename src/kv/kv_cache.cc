@@ -8,17 +8,6 @@
 #include "base/check.h"
 
 namespace loralei {
-namespace {
-
-// The identity that names block i is the one in force at its last token.
-const KvIdentity& block_identity(const KvKey& key, int32_t block) { return key.at((block + 1) * kKvBlockTokens - 1); }
-
-std::span<const TokenId> block_tokens(std::span<const TokenId> tokens, int32_t block) {
-  return tokens.subspan(static_cast<size_t>(block) * kKvBlockTokens, kKvBlockTokens);
-}
-
-}  // namespace
-
 KvLease::KvLease(KvLease&& other) noexcept
     : cache_(std::exchange(other.cache_, nullptr)),
       blocks_(std::exchange(other.blocks_, {})),
@@ -52,8 +41,8 @@ std::unique_ptr<KvCache> KvCache::create_ids(int32_t blocks, bool prefix_cache, 
 }
 
 int32_t KvCache::find(const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t& text) const {
-  text = texts_.find(text, block_tokens(tokens, block));
-  return text == kNoText ? kNoHolding : holdings_.find(text, block_identity(key, block));
+  text = texts_.find(text, kv_block_tokens(tokens, block));
+  return text == kNoText ? kNoHolding : holdings_.find(text, key.of_block(block));
 }
 
 KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const {
@@ -138,10 +127,11 @@ int32_t KvCache::add(KvLease& lease, const KvKey& key, std::span<const TokenId> 
   if (holdings_.full() && pages() > 0) give_up_coded();
   if (holdings_.full()) return kNoHolding;
   const int32_t parent = block == 0 ? kNoHolding : lease.holdings_.back();
-  const int32_t text = texts_.hold(before, block_tokens(tokens, block));
-  const int32_t holding = holdings_.add({.parent = parent, .text = text, .identity = block_identity(key, block)},
+  const int32_t text = texts_.hold(before, kv_block_tokens(tokens, block));
+  const int32_t holding = holdings_.add({.parent = parent, .text = text, .identity = key.of_block(block)},
                                         lease.blocks_[static_cast<size_t>(block)], clock_.now_ns());
-  forms_.at(holding) = {.exact = lease.exact_};
+  forms_.at(holding) = {.exact = lease.exact_, .streams = !lenders_.empty()};
+  note_lender(holding);
   const AppSetId apps = apps_.alone(key.app != nullptr ? key.app : apps_.asks(""));
   apps_.hold(apps);
   holdings_.set_apps(holding, apps);
@@ -170,6 +160,8 @@ bool KvCache::join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& o
     holdings_.set_block(holding, own);
     form.exact = lease.exact_;
     form.plain = false;
+    form.streams = !lenders_.empty();
+    note_lender(holding);
     holdings_.pin(holding, clock_.now_ns());
   } else {
     return false;
@@ -209,6 +201,7 @@ void KvCache::set_capacity(int32_t blocks) {
   texts_.set_capacity(holdings);
   holdings_.set_capacity(holdings);
   forms_.set_capacity(holdings_.capacity());
+  if (pool_->shape().streams.dim > 0) lenders_.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
   if (resting_ == nullptr) return;
   resting_->arena.set_capacity(blocks, holdings_.capacity());
   resting_->anchors.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
@@ -305,6 +298,11 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
     ++of_apps[static_cast<size_t>(holdings_.apps(holding))];
     const int32_t parent = holdings_.parent(holding);
     CHECK(texts_.parent(holdings_.text(holding)) == (parent == kNoHolding ? kNoText : holdings_.text(parent)));
+  }
+  for (size_t text = 0; text < lenders_.size(); ++text) {
+    const int32_t holding = lenders_[text];
+    CHECK(holding == kNoHolding || (holdings_.contains(holding) && forms_.at(holding).streams &&
+                                    holdings_.text(holding) == static_cast<int32_t>(text)));
   }
   for (int32_t text = 0; text < texts_.capacity(); ++text)
     CHECK(texts_.holders(text) == holders[static_cast<size_t>(text)]);

@@ -131,6 +131,16 @@ class KvCache {
   // lease is to be dropped.
   bool materialise(KvLease& lease);
 
+  // How many blocks of tokens[0, limit) from block `first` on somebody lends to whoever
+  // changes nothing below layer `layers`: blocks of the same salt whose K, V and streams
+  // are the base's there.
+  int32_t lent(const KvKey& key, std::span<const TokenId> tokens, int32_t limit, int32_t first, int32_t layers) const;
+  // Grows the lease to `blocks`, the new ones with a copy of what is lent of them: K and
+  // V below that layer, and the streams up to there. Answers how many blocks it has then:
+  // fewer, where what was counted upon has gone. When and what it takes: as
+  // materialise().
+  int32_t borrow(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t blocks, int32_t layers);
+
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
   // the last token passes limit = size - 1.
   KvMatch peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
@@ -161,6 +171,7 @@ class KvCache {
   CacheItem idle_item(int32_t blocks, const KvWorth& worth) const;
 
   KvView view() const { return pool_->view(); }
+  const KvStreams& streams() const { return pool_->streams(); }
   int32_t total() const { return pool_->total(); }
   int32_t capacity() const { return pool_->capacity(); }
   int32_t free() const { return pool_->free(); }  // of nobody, nor a prefix
@@ -191,6 +202,7 @@ class KvCache {
         prefix_cache_(prefix_cache),
         clock_(clock) {
     forms_.set_capacity(pool_->total());
+    if (pool_->shape().streams.dim > 0) lenders_.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
   }
   // The forms that have lists of their own (HoldingTable's groups: group_of() and these).
   enum class Form : uint8_t {
@@ -223,6 +235,12 @@ class KvCache {
   bool join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& own);
   int32_t add(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t before);
   int32_t take_block();
+
+  // kv_lend.cc: who lends.
+  int32_t lender(const KvIdentity& identity, int32_t text, int32_t layers) const;
+  bool lends(int32_t holding, const KvIdentity& to, int32_t layers) const;
+  void note_lender(int32_t holding);
+  void forget_lender(int32_t holding);
 
   // kv_evict.cc: who goes first.
   void evict();
@@ -274,6 +292,7 @@ class KvCache {
   HoldingTable holdings_;
   HoldingForms forms_;
   std::unique_ptr<Resting> resting_;  // null: nothing is encoded
+  std::vector<int32_t> lenders_;      // by text: who has the most layers to lend; empty: nobody lends
   KvIdentities identities_;
   BlockTimes times_;
   double stored_ = 0, found_ = 0;  // blocks

@@ -29,10 +29,7 @@ Status KvCache::rest_by(KvRestOptions options) {
   if (options.sharing == KvSharing::kLossless && !lossless)
     return Error{ErrorCode::kInvalidArgument,
                  "--kv-sharing lossless needs --kv-cache-dtype int8 or fp8; a float cache is encoded by bounded"};
-  const KvGridShape shape{.layers = static_cast<int32_t>(view.block_stride_bytes / view.layer_stride_bytes),
-                          .kv_heads = view.kv_heads,
-                          .head_dim = view.head_dim,
-                          .dtype = view.dtype};
+  const KvGridShape shape = kv_grid_shape(pool_->shape());
   if (lossless) {
     TRY_ASSIGN(options.grid, KvGrid::create(shape, {}));
   }
@@ -195,6 +192,7 @@ bool KvCache::make_chunks(int32_t holding, int64_t bytes) {
     }
     const int32_t block = holdings_.block(holding);
     if (block == kNoBlock || holdings_.pins(holding) > 0) return false;
+    forget_lender(holding);
     holdings_.set_block(holding, kNoBlock);
     arena.add_page(block);
   }
@@ -316,6 +314,7 @@ void KvCache::use_soon(const KvKey& key, std::span<const TokenId> tokens, int32_
 
 void KvCache::drop_block(int32_t holding) {
   CHECK(holdings_.pins(holding) == 0);
+  forget_lender(holding);
   pool_->give_back(holdings_.block(holding));
   holdings_.set_block(holding, kNoBlock);
   relist(holding);

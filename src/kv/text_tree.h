@@ -24,6 +24,11 @@ namespace loralei {
 
 inline constexpr int32_t kNoText = -1;
 
+// [kKvBlockTokens], those of a full block.
+inline std::span<const TokenId> kv_block_tokens(std::span<const TokenId> tokens, int32_t block) {
+  return tokens.subspan(static_cast<size_t>(block) * kKvBlockTokens, kKvBlockTokens);
+}
+
 class TextTree {
  public:
   explicit TextTree(int32_t nodes) { set_capacity(nodes); }

@@ -333,17 +333,19 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightSt
   return std::unique_ptr<Model>(new Model(std::move(state)));
 }
 
-Status Model::forward(const ModelBatch& batch, const KvView& kv) {
+Status Model::forward(const ModelBatch& batch, const KvView& kv, const KvStreams& streams) {
   CHECK(static_cast<int32_t>(batch.tokens.size()) <= state_->limits.rows_max);
   CHECK(static_cast<int32_t>(batch.segments.size()) <= state_->limits.segments_max);
   CHECK(batch.choices.empty());  // tokens are chosen by the caller, from logits
   if (batch.tokens.empty()) return {};
   WeightPass pass(*state_->weights);
-  TRY(state_->embed(batch));
+  TRY(state_->embed(State::begun(batch, 0)));
   state_->find_angles(batch);
   for (int layer = 0; layer < state_->config.layers; ++layer) {
-    TRY(state_->attention_block(batch, kv, layer));
-    TRY(state_->ffn_block(batch, layer));
+    state_->pass_streams(batch, streams, layer);
+    const ModelBatch rows = State::begun(batch, layer);
+    TRY(state_->attention_block(rows, kv, layer));
+    TRY(state_->ffn_block(rows, layer));
   }
   TRY(state_->head(batch));
   pass.done();

@@ -4,8 +4,8 @@
 // Thread: one executor thread.
 // Ownership: borrows the weight store, op table and pool, which outlive it; owns its
 // activations, sized once at creation from ModelLimits (no allocation in forward).
-// Invariant: a row's logits depend on its tokens, adapters and KV alone, bit for bit
-// (batch invariance).
+// Invariant: a row's logits depend on its tokens, adapters and KV (and stream, where it
+// begins with one) alone, bit for bit (batch invariance).
 // Failure: create() answers a sentence; forward() fails only when a weight cannot
 // be read (streaming).
 #pragma once
@@ -17,6 +17,7 @@
 
 #include "base/result.h"
 #include "formats/model_config.h"
+#include "ops/kv_streams.h"
 #include "ops/op_table.h"
 #include "ops/row_choice.h"
 #include "weights/weight_store.h"
@@ -45,6 +46,9 @@ struct ModelBatch {
   std::span<const TokenId> tokens;     // [rows], each below the vocabulary its row uses
   std::span<const int32_t> positions;  // [rows]
   std::span<const RowGroup> groups;    // cover all rows in order
+  // Beside groups, those that begin at a higher layer behind the others; empty: rows
+  // begin with the embedding, and no stream is kept.
+  std::span<const GroupStream> streams;
   std::span<const LoraSegment> segments;
   const LoraSource* sources = nullptr;  // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
   int32_t slots = 0;
@@ -82,7 +86,8 @@ class Model {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  Status forward(const ModelBatch& batch, const KvView& kv);
+  // `streams`: where batch.streams are kept and read.
+  Status forward(const ModelBatch& batch, const KvView& kv, const KvStreams& streams = {});
   const ModelConfig& config() const;
   int64_t scratch_bytes() const;  // activations and kernel scratch held
   // The same before a model is made, so that memory can be planned.

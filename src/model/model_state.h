@@ -68,6 +68,12 @@ struct Model::State {
   int q_width() const { return config.heads * config.head_dim; }
   int kv_width() const { return config.kv_heads * config.head_dim; }
 
+  // Streams (model_streams.cc).
+  // The rows that have begun at this layer.
+  static ModelBatch begun(const ModelBatch& batch, int layer);
+  // Before a layer: rows that begin here get their stream, others leave theirs.
+  void pass_streams(const ModelBatch& batch, const KvStreams& streams, int layer);
+
   // Layers (model.cc).
   Status allocate();
   Status embed(const ModelBatch& batch);

@@ -24,6 +24,7 @@ struct Naive {
   int32_t computed = 0, blocks = 0;
   bool running = false;
   int32_t logits_end = 0;
+  int32_t borrowed = 0, begin_layer = 0;
   std::vector<TokenId> draft;
 };
 
@@ -61,6 +62,8 @@ struct World {
     value.blocks = value.blocks_exclusive = seq.blocks;
     value.adapters = seq.adapters;
     value.logits_end = seq.logits_end;
+    value.borrowed = seq.borrowed;
+    value.begin_layer = seq.begin_layer;
     if (seq.running && value.known - value.computed == 1) value.draft = seq.draft;
     return value;
   }
@@ -124,7 +127,7 @@ struct World {
       if (state.remaining() > 1) prompts.push_back(&state);
     for (const SeqId id : output.admitted) prompts.push_back(&waiting.at(id));
     for (const SeqState* prompt : prompts) {
-      if (prompt->logits_end > prompt->logits_begin || !prompt->adapters.empty()) return;
+      if (prompt->logits_end > prompt->logits_begin || !prompt->adapters.empty() || prompt->borrowed > 0) return;
       prompt_rows += rows[prompt->id];
     }
     if (prompts.empty() || static_cast<int32_t>(output.plan.logits_rows.size()) == options.logits_rows) return;
@@ -138,6 +141,30 @@ struct World {
           ASSERT_EQ(rows[a->id], a->remaining());
         }
       }
+    }
+  }
+
+  // Each row of the group begins where it is to, and its adapters are those of its
+  // position, from their layers on.
+  void expect_layers(const PlanGroup& group, const Naive& seq) const {
+    const bool lent = group.position < seq.borrowed;
+    ASSERT_EQ(group.begin_layer, lent ? seq.begin_layer : 0);
+    if (lent) {
+      ASSERT_LE(group.position + group.row_count, seq.borrowed);
+    }
+    using Applied = std::vector<std::pair<uint64_t, int32_t>>;
+    for (int32_t row = group.row_begin; row < group.row_begin + group.row_count; ++row) {
+      const int32_t position = group.position + row - group.row_begin;
+      Applied want, got;
+      for (const SeqAdapter& adapter : seq.adapters) {
+        if (adapter.first_position <= position && position < adapter.end_position)
+          want.emplace_back(adapter.version.value, adapter.first_layer);
+      }
+      for (const PlanSegment& segment : output.plan.segments) {
+        if (segment.row_begin <= row && row < segment.row_begin + segment.row_count)
+          got.emplace_back(segment.adapter.value, segment.first_layer);
+      }
+      ASSERT_EQ(got, want);
     }
   }
 
@@ -187,6 +214,7 @@ struct World {
       Naive* seq = find(group.seq);
       ASSERT_TRUE(seq->running);
       ASSERT_EQ(group.position, seq->computed);
+      expect_layers(group, *seq);
       const int32_t drafted_rows = group.provisional ? group.row_count - 1 : 0;
       for (int32_t i = 0; i < group.row_count; ++i) {
         const bool known = i < group.row_count - drafted_rows;
@@ -540,8 +568,21 @@ TEST(Planner, RandomTrafficAlwaysFinishes) {
         }
         std::sort(adapters.begin(), adapters.end(),
                   [](const SeqAdapter& a, const SeqAdapter& b) { return a.first_position < b.first_position; });
+        const bool borrows = prompt > 20 && random.below(3) == 0;
+        const int32_t until = (prompt - 3) / kKvBlockTokens * kKvBlockTokens;
+        const auto layer = static_cast<int32_t>(1 + random.below(3));
+        if (borrows) {
+          const AdapterVersionId version{1 + random.below(4)};
+          adapters = {{version, 1.0f, 0, until, layer}, {version, 1.0f, until}};
+        }
         world.add(next_id++, prompt, output, adapters);
-        if (random.below(4) == 0) world.sequences.back()->logits_end = prompt - 1;
+        if (borrows) {
+          world.sequences.back()->begin_layer = layer;
+          world.sequences.back()->borrowed =
+              static_cast<int32_t>(random.below(static_cast<uint64_t>(until / kKvBlockTokens) + 1)) * kKvBlockTokens;
+        } else if (random.below(4) == 0) {
+          world.sequences.back()->logits_end = prompt - 1;
+        }
       }
       for (auto& seq : world.sequences) {
         const auto room = static_cast<size_t>(seq->wanted) - seq->tokens.size();

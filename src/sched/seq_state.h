@@ -9,11 +9,14 @@
 
 namespace loralei {
 
-// An adapter of a sequence: applied with `scale` to the tokens from first_position on.
+// An adapter of a sequence: applied with `scale` to the tokens from first_position on,
+// before end_position, in the layers from first_layer on.
 struct SeqAdapter {
   AdapterVersionId version;
   float scale = 1.0f;
   int32_t first_position = 0;
+  int32_t end_position = INT32_MAX;
+  int32_t first_layer = 0;
 };
 
 enum class HiddenRows : uint8_t { kNone, kLast, kAll };
@@ -37,9 +40,13 @@ struct SeqState {
   bool sample = true;                        // wants logits at the last known token
   int32_t logits_begin = 0, logits_end = 0;  // further positions that want logits (prompt logprobs)
   HiddenRows hidden = HiddenRows::kNone;
+  // Positions before `borrowed` are computed from layer begin_layer on: what lies below
+  // has been lent (KvCache::borrow).
+  int32_t borrowed = 0, begin_layer = 0;
   int32_t queue = 0;  // by its size (PlanInput::row_shares)
 
   int32_t remaining() const { return known - computed; }
+  int32_t begins_at() const { return computed < borrowed ? begin_layer : 0; }  // the next row's layer
 };
 
 }  // namespace loralei

@@ -19,6 +19,8 @@ std::string check_step_plan(const StepPlan& plan) {
     const PlanGroup& group = plan.groups[index];
     if (group.row_count < 1) return group_name(index) + " is empty";
     if (group.row_begin != row) return group_name(index) + " does not start where the one before ends";
+    if (group.begin_layer < (index == 0 ? 0 : plan.groups[index - 1].begin_layer))
+      return group_name(index) + " begins at a lower layer than the one before";
     if (group.position < 0) return group_name(index) + " starts at a negative position";
     if (group.logits_begin != logit || group.logits_count < 0)
       return group_name(index) + " has logits rows out of order";

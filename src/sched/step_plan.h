@@ -10,10 +10,10 @@
 // Rows may lie in several segments or in none.
 //
 // Invariants (check_step_plan): groups are contiguous, non-empty and cover all rows in
-// order; segments lie within one group each and are sorted by row, those of equal rows in
-// the order of their sum; logits rows lie within their group; a "from previous step"
-// token names a row of the previous step's samples; a provisional group wants logits at
-// every row.
+// order, those that begin at a higher layer behind the others; segments lie within one
+// group each and are sorted by row, those of equal rows in the order of their sum; logits
+// rows lie within their group; a "from previous step" token names a row of the previous
+// step's samples; a provisional group wants logits at every row.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,9 @@ constexpr PlanToken from_previous_step(int32_t row) { return -1 - row; }
 
 struct PlanGroup {
   SeqId seq;
-  int32_t position = 0;   // absolute position of the first row
-  int32_t row_begin = 0;  // into StepPlan::tokens
+  int32_t position = 0;     // absolute position of the first row
+  int32_t begin_layer = 0;  // its rows are computed from here on
+  int32_t row_begin = 0;    // into StepPlan::tokens
   int32_t row_count = 0;
   int32_t logits_begin = 0;  // into StepPlan::logits_rows
   int32_t logits_count = 0;  // logits wanted at any of the group's rows
@@ -48,6 +49,7 @@ struct PlanSegment {
   int32_t row_count = 0;
   AdapterVersionId adapter;
   float scale = 1.0f;
+  int32_t first_layer = 0;  // below it changes nothing
 };
 
 struct StepPlan {

@@ -120,6 +120,7 @@ int32_t StepPlanner::rows_among(const SeqState& candidate, int32_t total) const 
 int32_t StepPlanner::rows_within_budget(const SeqState& seq, int32_t rows_max) const {
   if (segments_of(seq) > segments_left_) return 0;
   int32_t rows = std::min({seq.remaining(), rows_max, tokens_left_});
+  if (seq.computed < seq.borrowed) rows = std::min(rows, seq.borrowed - seq.computed);
   const int32_t excess = logits_wanted(seq, seq.computed, seq.computed + rows) - logits_left_;
   // Rows that want logits are a run that ends the chunk or (prompt logprobs) fills it:
   // dropping the last rows drops their logits first.
@@ -277,8 +278,10 @@ void StepPlanner::speculate() {
   }
 }
 
-// Rows without adapter first, then by the list of (version, scale), then by age.
+// Rows of lower layers first, then those without adapter, then by the list of (version,
+// scale), then by age.
 static bool before(const SeqState& a, const SeqState& b) {
+  if (a.begins_at() != b.begins_at()) return a.begins_at() < b.begins_at();
   const auto x = a.adapters, y = b.adapters;
   for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
     if (x[i].version != y[i].version) return x[i].version < y[i].version;
@@ -301,6 +304,7 @@ void StepPlanner::emit(StepPlan& plan) {
     group.position = seq.computed;
     group.row_begin = static_cast<int32_t>(plan.tokens.size());
     group.row_count = entry->rows;
+    group.begin_layer = seq.begins_at();
     group.logits_begin = static_cast<int32_t>(plan.logits_rows.size());
     const int32_t end = seq.computed + entry->rows, known_end = std::min(end, seq.known);
     group.provisional = end > seq.known;
@@ -314,7 +318,9 @@ void StepPlanner::emit(StepPlan& plan) {
     for (const SeqAdapter& adapter : seq.adapters) {
       const int32_t skipped = std::max(0, adapter.first_position - seq.computed);
       if (skipped >= entry->rows) break;  // nor do those behind it begin here
-      plan.segments.push_back({group.row_begin + skipped, entry->rows - skipped, adapter.version, adapter.scale});
+      const int32_t rows = std::min(entry->rows, adapter.end_position - seq.computed) - skipped;
+      if (rows > 0)
+        plan.segments.push_back({group.row_begin + skipped, rows, adapter.version, adapter.scale, adapter.first_layer});
     }
     plan.groups.push_back(group);
   }

@@ -30,8 +30,9 @@
 //  5. Draft rows (speculation) come last and take what is left of rows, logits and
 //     blocks, oldest sequence first. New blocks only where nobody waits for some and all
 //     could still grow: a guess preempts and defers nobody.
-//  6. Rows are ordered by adapters, then by age: rows without adapter together, rows of
-//     one adapter adjacent.
+//  6. Rows are ordered by the layer at which they begin, then by adapters, then by age:
+//     rows without adapter together, rows of one adapter adjacent. Those of one sequence
+//     begin at one layer in a step.
 //  7. A running sequence that waits (for something of its own: a grammar's mask) gets no
 //     rows and holds nobody up.
 //

@@ -144,6 +144,7 @@ void Generation::begin_choice(size_t index, const TokenEvent& event) {
   choice.begun = record_.admitted = true;
   if (event.choice == 0) {
     record_.cached_tokens += event.cached_tokens;
+    record_.borrowed_tokens += event.borrowed_tokens;
     if (record_.version.empty()) record_.version = event.adapter_version;
   }
   if (plan_.stream) {
@@ -422,7 +423,8 @@ std::vector<WireLogprob> Generation::echo_logprobs(size_t prompt, const TokenEve
 }
 
 Usage Generation::usage() const {
-  return {record_.prompt_tokens, record_.output_tokens, record_.cached_tokens, reasoning_tokens_};
+  return {record_.prompt_tokens, record_.output_tokens, record_.cached_tokens, reasoning_tokens_,
+          record_.borrowed_tokens};
 }
 
 }  // namespace loralei

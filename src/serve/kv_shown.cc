@@ -16,7 +16,8 @@ void put_holder(JsonOut& out, const KvHolder& holder, const NameOf& name_of) {
   out.begin_object().key("adapters").begin_array();
   for (const KvHolder::Adapter& adapter : holder.adapters) {
     out.begin_object().key("name").string_or_null(name_of(adapter.version)).key("version").string(adapter.version);
-    out.key("scale").real(adapter.scale).key("from_token").number(adapter.from_token).end_object();
+    out.key("scale").real(adapter.scale).key("from_token").number(adapter.from_token);
+    out.key("from_layer").number(adapter.from_layer).end_object();
   }
   out.end_array().key("salted").boolean(holder.salted);
   out.key("tokens").number(holder.tokens).key("bytes").number(holder.bytes);

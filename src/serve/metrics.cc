@@ -243,6 +243,9 @@ void put_engine_counts(Page& page, const EngineStats& s) {
              {}, "vllm:prompt_tokens_total");
   page.value(kCounter, "loralei_cached_prompt_tokens_total", "Prompt tokens that came from the prefix cache.",
              number(s.cached_tokens));
+  page.value(kCounter, "loralei_borrowed_prompt_tokens_total",
+             "Prompt tokens beside them of which only the layers above those of the base were computed.",
+             number(s.borrowed_tokens));
   page.value(kCounter, "loralei_generation_tokens_total", "Generated tokens.", number(s.generated_tokens), {},
              "vllm:generation_tokens_total");
   page.value(kCounter, "loralei_preemptions_total", "Sequences preempted for want of KV blocks.", number(s.preemptions),

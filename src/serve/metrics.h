@@ -35,6 +35,7 @@ struct RequestRecord {
   bool generates = true;      // false: an embedding
   bool admitted = false;      // the engine began with it: something other than an error came
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  int64_t borrowed_tokens = 0;
   int64_t longest_output = 0;  // tokens of its longest choice
   // From arrival: until the engine began with the first of it that was heard of, until
   // the first token (< 0: none came), until the end.

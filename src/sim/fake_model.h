@@ -274,7 +274,7 @@ class FakeExecutor final : public Executor {
     return readiness;
   }
 
-  void use_kv(const KvView& kv) override { kv_ = kv; }
+  void use_kv(const KvView& kv, const KvStreams&) override { kv_ = kv; }
   void announce(const Adapter& adapter) override { adapters_[adapter.version] = &adapter; }
   void withdraw(AdapterVersionId version) override { adapters_.erase(version); }
   Status reserve_vocab(int32_t vocab) override {

@@ -40,7 +40,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
     executor.step_ns = 1000;
   }
   executor.on_done([this](StepDone&& step) { done = std::move(step); });
-  executor.use_kv(parts.kv->view());
+  executor.use_kv(parts.kv->view(), parts.kv->streams());
   CHECK(executor.reserve_vocab(config.vocab).ok());
   parts.config = config;
   parts.eos = config.eos;

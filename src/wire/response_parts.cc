@@ -84,7 +84,9 @@ void put_usage(JsonOut& out, const Usage& usage) {
   out.key("prompt_tokens").number(usage.prompt_tokens);
   out.key("completion_tokens").number(usage.completion_tokens);
   out.key("total_tokens").number(usage.prompt_tokens + usage.completion_tokens);
-  out.key("prompt_tokens_details").begin_object().key("cached_tokens").number(usage.cached_tokens).end_object();
+  out.key("prompt_tokens_details").begin_object().key("cached_tokens").number(usage.cached_tokens);
+  if (usage.borrowed_tokens > 0) out.key("borrowed_tokens").number(usage.borrowed_tokens);
+  out.end_object();
   if (usage.reasoning_tokens > 0) {
     out.key("completion_tokens_details").begin_object();
     out.key("reasoning_tokens").number(usage.reasoning_tokens).end_object();

@@ -30,6 +30,7 @@ struct Usage {
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;     // of the prompt
   int64_t reasoning_tokens = 0;  // of the completion
+  int64_t borrowed_tokens = 0;   // of the prompt, beside those cached
 };
 
 struct ResponseHead {

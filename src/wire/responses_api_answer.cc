@@ -56,7 +56,9 @@ void put_behind_output(JsonOut& out, const ResponseHead& head, const ResponsesEc
   } else {
     const Usage& usage = *standing.usage;
     out.begin_object().key("input_tokens").number(usage.prompt_tokens).key("input_tokens_details");
-    out.begin_object().key("cached_tokens").number(usage.cached_tokens).end_object();
+    out.begin_object().key("cached_tokens").number(usage.cached_tokens);
+    if (usage.borrowed_tokens > 0) out.key("borrowed_tokens").number(usage.borrowed_tokens);
+    out.end_object();
     out.key("output_tokens").number(usage.completion_tokens).key("output_tokens_details");
     out.begin_object().key("reasoning_tokens").number(usage.reasoning_tokens).end_object();
     out.key("total_tokens").number(usage.prompt_tokens + usage.completion_tokens).end_object();

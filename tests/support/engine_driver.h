@@ -30,7 +30,8 @@ struct Answer {
   std::vector<TokenId> tokens;
   EndReason end = EndReason::kNone;
   Error error;
-  int cached_tokens = 0;
+  std::vector<float> logprobs;  // of the tokens, where they were asked for
+  int cached_tokens = 0, borrowed_tokens = 0;
   std::string version;
 };
 
@@ -94,6 +95,8 @@ class EngineDriver {
       EXPECT_TRUE(open_.contains(key)) << "an event of a choice that has ended, or never was";
       Answer& answer = answers[key];
       if (event.cached_tokens > 0) answer.cached_tokens = event.cached_tokens;
+      if (event.borrowed_tokens > 0) answer.borrowed_tokens = event.borrowed_tokens;
+      if (event.logprobs) answer.logprobs.push_back(event.logprobs->logprob);
       if (!event.adapter_version.empty()) answer.version = event.adapter_version;
       if (event.has_token) answer.tokens.push_back(event.token);
       if (event.end == EndReason::kNone) continue;
