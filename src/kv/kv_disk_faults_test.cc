@@ -195,6 +195,14 @@ TEST(KvDiskFaults, WhatASecondProcessLeavesWhenItIsKilledIsFound) {
   DiskWorld world(folder.path());
   world.reopen();
   EXPECT_EQ(world.disk->stats().found_records, 8);
+  const DiskFormat format(world.options.format);
+  for (const fs::path& path : folder.segments()) {
+    const auto file = PosixFileSystem().open(path.string());
+    const auto number = static_cast<uint32_t>(std::stoul(path.stem().string(), nullptr, 16));
+    std::vector<std::byte> buffer(512);
+    EXPECT_TRUE(format.scan(**file, number, buffer, [](const DiskHeader&) {}).sealed) << path;
+  }
+  EXPECT_EQ(folder.bytes(), world.disk->stats().bytes);
   for (uint64_t id = 0; id < 8; ++id) EXPECT_EQ(world.fetch({disk_test_key(id)})[0].payload, disk_test_bytes(id, 200));
 }
 

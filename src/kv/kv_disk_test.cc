@@ -265,6 +265,26 @@ TEST(KvDisk, WithoutRoomInTheRingAPutIsRefusedAndNothingIsAllocated) {
   EXPECT_EQ(world.disk->stats().written_blocks, 36);
 }
 
+// An open file keeps its room on disk when it has been removed.
+TEST(KvDisk, WhatWasRemovedIsNotOpenAnyMore) {
+  const DiskFolder folder;
+  DiskWorld world(folder.path());
+  world.reopen();
+  for (uint64_t id = 0; id < 100; ++id) {
+    EXPECT_TRUE(world.put(raw_record(id, 300)));
+    world.run();
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+      std::error_code closed;
+      const std::string name = fs::read_symlink(entry.path(), closed).string();
+      ASSERT_TRUE(name.find(folder.path()) == std::string::npos || !name.ends_with(" (deleted)")) << name;
+    }
+    uint64_t oldest = 0;
+    while (!world.disk->has(disk_test_key(oldest))) ++oldest;
+    ASSERT_EQ(world.fetch({disk_test_key(oldest)}).size(), 1u);
+  }
+  EXPECT_GT(world.disk->stats().evicted_records, 50);
+}
+
 // Elders: what another model, or this one before an update, has left in the same folder.
 TEST(KvDisk, WhatOtherFormatsLeftGoesFirstUnlessTheyAreInUse) {
   const DiskFolder folder;
