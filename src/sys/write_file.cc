@@ -13,11 +13,22 @@
 
 #include "sys/file.h"
 #include "sys/os_error.h"
+#include "sys/posix_file.h"
 
 namespace loralei {
+namespace {
 
-Result<WriteFile> WriteFile::open(const std::string& path) {
-  const int handle = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
+struct flock whole_file() {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  return whole;
+}
+
+}  // namespace
+
+Result<WriteFile> WriteFile::open(const std::string& path, unsigned mode) {
+  const int handle = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, mode);
   if (handle < 0) return os_error("cannot write", path, errno);
   struct stat info {};
   if (::fstat(handle, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -27,9 +38,7 @@ Result<WriteFile> WriteFile::open(const std::string& path) {
   // The lock goes with the handle, however the process ends. A file that was renamed
   // before the lock was ours is another's finished work.
   struct stat named {};
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  whole.l_whence = SEEK_SET;
+  struct flock whole = whole_file();
   const bool locked = ::fcntl(handle, F_OFD_SETLK, &whole) == 0;
   const bool taken = !locked && (errno == EAGAIN || errno == EACCES);  // a file system without locks is used without
   if (taken || ::stat(path.c_str(), &named) != 0 || named.st_ino != info.st_ino) {
@@ -107,6 +116,20 @@ Status make_folders(const std::string& path) {
   std::filesystem::create_directories(path, error);
   if (error) return os_error("cannot make folder", path, error.value());
   return {};
+}
+
+Status make_private_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) == 0) return {};
+  const int reason = errno;
+  struct stat info {};
+  if (reason == EEXIST && ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return {};
+  return os_error("cannot make folder", path, reason);
+}
+
+bool is_being_written(const std::string& path) {
+  const Descriptor handle(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct flock whole = whole_file();
+  return handle.is_open() && ::fcntl(handle.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
 }
 
 int64_t free_disk_bytes(const std::string& folder) {

@@ -21,8 +21,8 @@ namespace loralei {
 class WriteFile {
  public:
   // Opens or makes `path`; what it holds stays. One process at a time: another's is
-  // refused (kUnavailable).
-  static Result<WriteFile> open(const std::string& path);
+  // refused (kUnavailable). `mode`: of a new one, within the process's umask.
+  static Result<WriteFile> open(const std::string& path, unsigned mode = 0644);
   ~WriteFile();
   WriteFile(WriteFile&& other) noexcept;
   WriteFile& operator=(WriteFile&& other) noexcept;
@@ -47,6 +47,8 @@ class WriteFile {
 
 Status remove_file(const std::string& path);  // one that is not there is removed
 Status make_folders(const std::string& path);
-int64_t free_disk_bytes(const std::string& folder);  // -1 where the system does not say
+Status make_private_folder(const std::string& path);  // for its owner alone, where it is not there yet
+bool is_being_written(const std::string& path);       // some WriteFile has it open, of this process or another
+int64_t free_disk_bytes(const std::string& folder);   // -1 where the system does not say
 
 }  // namespace loralei
