@@ -61,7 +61,12 @@ KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t
 }
 
 KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_t limit, int32_t blocks_max) {
-  const int32_t blocks = peek(key, tokens, limit).blocks;
+  return lease_prefix(key, tokens, peek(key, tokens, limit).blocks, blocks_max, true);
+}
+
+// The first `blocks` that are there (peek). `counts`: that is a find.
+KvLease KvCache::lease_prefix(const KvKey& key, std::span<const TokenId> tokens, int32_t blocks, int32_t blocks_max,
+                              bool counts) {
   KvLease lease;
   lease.cache_ = this;
   lease.blocks_.reserve(static_cast<size_t>(std::max(blocks, blocks_max)));
@@ -70,11 +75,13 @@ KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_
   const int64_t now_ns = clock_.now_ns();
   for (int32_t block = 0; block < blocks; ++block) {
     const int32_t holding = find(key, tokens, block, text);
-    times_.reuse_gap.add(now_ns - holdings_.used_ns(holding));
+    if (counts) {
+      times_.reuse_gap.add(now_ns - holdings_.used_ns(holding));
+      holdings_.count_find(holding, now_ns);
+      ++found_;
+    }
     holdings_.pin(holding, now_ns);
-    holdings_.count_find(holding, now_ns);
     used_by(holding, key.app);
-    ++found_;
     lease.exact_ = lease.exact_ && is_exact(holding);
     lease.holdings_.push_back(holding);
     lease.blocks_.push_back(holdings_.block(holding));
@@ -132,6 +139,7 @@ int32_t KvCache::add(KvLease& lease, const KvKey& key, std::span<const TokenId> 
                                         lease.blocks_[static_cast<size_t>(block)], clock_.now_ns());
   forms_.at(holding) = {.exact = lease.exact_, .streams = !lenders_.empty()};
   note_lender(holding);
+  if (spilling_ != nullptr) name_on_disk(holding, parent, key, tokens, block);
   const AppSetId apps = apps_.alone(key.app != nullptr ? key.app : apps_.asks(""));
   apps_.hold(apps);
   holdings_.set_apps(holding, apps);
@@ -202,6 +210,15 @@ void KvCache::set_capacity(int32_t blocks) {
   holdings_.set_capacity(holdings);
   forms_.set_capacity(holdings_.capacity());
   if (pool_->shape().streams.dim > 0) lenders_.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
+  if (spilling_ != nullptr) {
+    const auto capacity = static_cast<size_t>(holdings_.capacity());
+    spilling_->keys.resize(capacity);
+    spilling_->waits.resize(capacity);
+    std::rotate(spilling_->released.begin(), spilling_->released.begin() + static_cast<int64_t>(spilling_->first),
+                spilling_->released.end());
+    spilling_->first = 0;
+    spilling_->released.resize(capacity);
+  }
   if (resting_ == nullptr) return;
   resting_->arena.set_capacity(blocks, holdings_.capacity());
   resting_->anchors.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
@@ -254,7 +271,11 @@ void KvCache::release(KvLease& lease) {
     holdings_.unpin(holding, list_of(holding), now_ns);
     if (holdings_.pins(holding) > 0) continue;
     const bool goes = apps_.all_killed(holdings_.apps(holding)) || form_of(holding) == Form::kHollow;
-    if (goes && may_go(holding)) remove(holding);
+    if (goes && may_go(holding)) {
+      remove(holding);
+    } else if (spilling_ != nullptr) {
+      note_released(holding);
+    }
   }
   lease.blocks_.clear();
   lease.holdings_.clear();

@@ -44,6 +44,7 @@
 #include "kv/holding_table.h"
 #include "kv/identity.h"
 #include "kv/kv_coder.h"
+#include "kv/kv_disk.h"
 #include "kv/kv_summary.h"
 #include "kv/sharing.h"
 #include "kv/text_tree.h"
@@ -141,6 +142,20 @@ class KvCache {
   // materialise().
   int32_t borrow(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t blocks, int32_t layers);
 
+  // What is held is written to `disk` when there is time (spill), and before it goes; by
+  // others' word it comes back (restore). Before anything is kept; it outlives the cache.
+  void spill_to(KvDisk& disk);
+  // Writes a few of those that were released since. kFull: the disk takes no more now.
+  enum class Spill : uint8_t { kNothing, kSome, kFull };
+  Spill spill();
+  // Of the full blocks of tokens[0, limit).
+  std::vector<KvDiskKey> disk_keys(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
+  // Blocks of these tokens from block `first` on, which were fetched by keys.subspan(first):
+  // they are held from now on, as if whoever has this key had just released them. How
+  // many: fewer, where one could not be decoded, or there is no room.
+  int32_t restore(const KvKey& key, std::span<const TokenId> tokens, std::span<const KvDiskKey> keys, int32_t first,
+                  std::span<const KvFetchedBlock> blocks);
+
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
   // the last token passes limit = size - 1.
   KvMatch peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
@@ -236,6 +251,26 @@ class KvCache {
   int32_t add(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t before);
   int32_t take_block();
 
+  KvLease lease_prefix(const KvKey& key, std::span<const TokenId> tokens, int32_t blocks, int32_t blocks_max,
+                       bool counts);
+
+  // kv_spill.cc: to disk and back.
+  struct Spilling {
+    KvDisk* disk = nullptr;
+    std::vector<KvDiskKey> keys;    // by holding
+    std::vector<bool> waits;        // by holding: it stands in `released`
+    std::vector<int32_t> released;  // a ring of holdings, each once
+    size_t first = 0, count = 0;    // of the ring
+    std::vector<std::byte> blob;    // scratch
+    int64_t restored_blocks = 0;
+  };
+  void name_on_disk(int32_t holding, int32_t parent, const KvKey& key, std::span<const TokenId> tokens, int32_t block);
+  void note_released(int32_t holding);
+  bool write_out(int32_t holding);
+  bool write_raw(int32_t holding);
+  bool write_blob(int32_t holding);
+  bool fill(int32_t block, const KvFetchedBlock& fetched);
+
   // kv_lend.cc: who lends.
   int32_t lender(const KvIdentity& identity, int32_t text, int32_t layers) const;
   bool lends(int32_t holding, const KvIdentity& to, int32_t layers) const;
@@ -291,8 +326,9 @@ class KvCache {
   TextTree texts_;
   HoldingTable holdings_;
   HoldingForms forms_;
-  std::unique_ptr<Resting> resting_;  // null: nothing is encoded
-  std::vector<int32_t> lenders_;      // by text: who has the most layers to lend; empty: nobody lends
+  std::unique_ptr<Resting> resting_;    // null: nothing is encoded
+  std::unique_ptr<Spilling> spilling_;  // null: nothing goes to disk
+  std::vector<int32_t> lenders_;        // by text: who has the most layers to lend; empty: nobody lends
   KvIdentities identities_;
   BlockTimes times_;
   double stored_ = 0, found_ = 0;  // blocks

@@ -44,23 +44,26 @@ void KvCoder::on_lanes(int64_t count, Body&& body) {
   pool_->parallel_for(lanes, 1, run);
 }
 
-bool KvCoder::read_blob(int32_t blob, const KvNumbers* anchor, Lane& lane, KvNumbers& numbers) {
-  const std::span<std::byte> bytes = std::span(lane.in).first(static_cast<size_t>(arena_.size(blob)));
-  arena_.load(blob, bytes);
-  return kv_decode(grid_, bytes, anchor, numbers).ok();
+bool KvCoder::read_blob(int32_t blob, std::span<const std::byte> bytes, const KvNumbers* anchor, Lane& lane,
+                        KvNumbers& numbers) {
+  if (!bytes.empty()) return kv_decode(grid_, bytes, anchor, numbers).ok();
+  const std::span<std::byte> loaded = std::span(lane.in).first(static_cast<size_t>(arena_.size(blob)));
+  arena_.load(blob, loaded);
+  return kv_decode(grid_, loaded, anchor, numbers).ok();
 }
 
-bool KvCoder::read_alone(int32_t block, int32_t blob, Lane& lane, KvNumbers& numbers) {
+bool KvCoder::read_alone(int32_t block, int32_t blob, std::span<const std::byte> bytes, Lane& lane,
+                         KvNumbers& numbers) {
   if (block != kNoBlock) return kv_read(grid_, view_, block, numbers);
-  CHECK(blob != kNoBlob);
-  return read_blob(blob, nullptr, lane, numbers);
+  CHECK(blob != kNoBlob || !bytes.empty());
+  return read_blob(blob, bytes, nullptr, lane, numbers);
 }
 
 // Into lane.numbers; lane.anchor may change.
 bool KvCoder::read(const KvSource& from, Lane& lane) {
-  if (from.block != kNoBlock || !from.delta) return read_alone(from.block, from.blob, lane, lane.numbers);
-  return read_alone(from.anchor_block, from.anchor_blob, lane, lane.anchor) &&
-         read_blob(from.blob, &lane.anchor, lane, lane.numbers);
+  if (from.block != kNoBlock || !from.delta) return read_alone(from.block, from.blob, from.bytes, lane, lane.numbers);
+  return read_alone(from.anchor_block, from.anchor_blob, from.anchor_bytes, lane, lane.anchor) &&
+         read_blob(from.blob, from.bytes, &lane.anchor, lane, lane.numbers);
 }
 
 void KvCoder::encode(std::span<KvEncodeJob> jobs) {
@@ -70,7 +73,7 @@ void KvCoder::encode(std::span<KvEncodeJob> jobs) {
     job.blob = {};
     CHECK(!job.anchor.delta);
     if (!read(job.from, lane)) return;
-    if (job.delta && !read_alone(job.anchor.block, job.anchor.blob, lane, lane.anchor)) return;
+    if (job.delta && !read_alone(job.anchor.block, job.anchor.blob, {}, lane, lane.anchor)) return;
     const size_t size = kv_encode(grid_, lane.numbers, job.delta ? &lane.anchor : nullptr, lane.out);
     job.blob = std::span(lane.out).first(size);
   });
@@ -79,7 +82,7 @@ void KvCoder::encode(std::span<KvEncodeJob> jobs) {
 void KvCoder::decode(std::span<KvDecodeJob> jobs) {
   on_lanes(std::ssize(jobs), [&](Lane& lane, int64_t index) {
     KvDecodeJob& job = jobs[static_cast<size_t>(index)];
-    CHECK(job.from.block == kNoBlock && job.from.blob != kNoBlob && job.block != kNoBlock);
+    CHECK(job.from.block == kNoBlock && (job.from.blob != kNoBlob || !job.from.bytes.empty()) && job.block != kNoBlock);
     job.ok = read(job.from, lane);
     if (job.ok) kv_write(grid_, lane.numbers, view_, job.block);
   });

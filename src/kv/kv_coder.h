@@ -31,6 +31,8 @@ struct KvSource {
   int32_t block = kNoBlock, blob = kNoBlob;
   bool delta = false;
   int32_t anchor_block = kNoBlock, anchor_blob = kNoBlob;
+  // In the place of the two blobs: these bytes, from elsewhere.
+  std::span<const std::byte> bytes, anchor_bytes;
 };
 
 struct KvEncodeJob {
@@ -41,7 +43,7 @@ struct KvEncodeJob {
 };
 
 struct KvDecodeJob {
-  KvSource from;  // a blob
+  KvSource from;  // a blob, of the arena or bytes
   int32_t block = kNoBlock;
   bool ok = false;  // the answer
 };
@@ -68,8 +70,9 @@ class KvCoder {
   template <typename Body>
   void on_lanes(int64_t count, Body&& body);
   bool read(const KvSource& from, Lane& lane);
-  bool read_alone(int32_t block, int32_t blob, Lane& lane, KvNumbers& numbers);
-  bool read_blob(int32_t blob, const KvNumbers* anchor, Lane& lane, KvNumbers& numbers);
+  bool read_alone(int32_t block, int32_t blob, std::span<const std::byte> bytes, Lane& lane, KvNumbers& numbers);
+  bool read_blob(int32_t blob, std::span<const std::byte> bytes, const KvNumbers* anchor, Lane& lane,
+                 KvNumbers& numbers);
 
   KvGrid grid_;
   KvView view_;

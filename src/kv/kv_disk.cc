@@ -98,9 +98,20 @@ KvDiskFound KvDisk::readable(std::span<const KvDiskKey> keys, bool exact) {
   return found;
 }
 
+double KvDisk::read_bytes_per_s() {
+  take_reports();
+  return stats_.read_s > 0 ? static_cast<double>(stats_.read_bytes) / stats_.read_s : 0;
+}
+
 bool KvDisk::has(const KvDiskKey& key) {
   take_reports();
   return index_.find(key) != nullptr;
+}
+
+bool KvDisk::can_be_anchor(const KvDiskKey& key) {
+  take_reports();
+  const Entry* const entry = index_.find(key);
+  return entry != nullptr && entry->header.record.form == KvDiskForm::kAlone;
 }
 
 // So much is written after it that the rest of the room is a quarter.

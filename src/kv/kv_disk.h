@@ -42,6 +42,7 @@
 #include "kv/disk_index.h"
 #include "kv/disk_mail.h"
 #include "kv/disk_segments.h"
+#include "kv/kv_disk_stats.h"
 #include "memory/ledger.h"
 
 namespace loralei {
@@ -72,19 +73,6 @@ struct KvDiskFound {
   int64_t bytes = 0;  // to be read for them
 };
 
-struct KvDiskStats {
-  int64_t records = 0, segments = 0, bytes = 0, bytes_most = 0;
-  int64_t found_records = 0;                      // at the start
-  int64_t written_blocks = 0, written_bytes = 0;  // payloads
-  int64_t read_blocks = 0, read_bytes = 0;
-  double read_s = 0;          // the disk's thread
-  int64_t refused_puts = 0;   // no room in the ring, a pause, no anchor
-  int64_t failed_writes = 0;  // records
-  int64_t lost_records = 0;   // could not be read, or were damaged
-  int64_t evicted_records = 0;
-  int64_t damaged_files = 0, foreign_files = 0;  // at the start
-};
-
 class KvDisk {
  public:
   static constexpr int64_t kPauseNs = 30'000'000'000;
@@ -92,6 +80,8 @@ class KvDisk {
   static constexpr int64_t kSegments = 16;  // about so many, where they are smaller than that
   static constexpr int32_t kEntriesMost = 1 << 20;
 
+  // What open() will ask the ledger for.
+  static Result<int64_t> memory_bytes(const KvDiskOptions& options);
   static Result<std::unique_ptr<KvDisk>> open(const KvDiskOptions& options, Ledger& ledger, const Clock& clock,
                                               LogSink& log, std::function<void(KvFetched&&)> post);
   // What was not begun is not done; flush() first where it matters.
@@ -103,6 +93,8 @@ class KvDisk {
   // delta counts where its anchor's record is the one it was put with.
   KvDiskFound readable(std::span<const KvDiskKey> keys, bool exact);
   bool has(const KvDiskKey& key);  // there or on its way, in whatever form
+  // There or on its way, as what a delta may be told from.
+  bool can_be_anchor(const KvDiskKey& key);
   // A put of it would write: nothing serves as well (what is exact serves all), or that
   // is among the oldest quarter, which goes soon.
   bool wants(const KvDiskRecord& record);
@@ -121,12 +113,15 @@ class KvDisk {
   bool run_one_job();  // without a thread; false: there is none
   KvDiskStats stats();
   const std::string& folder() const { return segments_->folder(); }
+  uint64_t grid() const { return options_.grid; }
+  double read_bytes_per_s();  // by the reads so far; 0: there were none
   void check();
 
  private:
   struct Sizes {
     int64_t segment_bytes = 0, ring_bytes = 0, slot_bytes = 0;
     int32_t entries = 0;
+    int64_t own_bytes() const;  // of index and ring
   };
   static Result<Sizes> sizes_for(const KvDiskOptions& options);
   KvDisk(const KvDiskOptions& options, const Sizes& sizes, const Clock& clock, LogSink& log,

@@ -37,10 +37,17 @@ Result<KvDisk::Sizes> KvDisk::sizes_for(const KvDiskOptions& options) {
   return sizes;
 }
 
+int64_t KvDisk::Sizes::own_bytes() const { return DiskIndex::bytes_for(entries) + ring_bytes; }
+
+Result<int64_t> KvDisk::memory_bytes(const KvDiskOptions& options) {
+  TRY_ASSIGN(const Sizes sizes, sizes_for(options));
+  return sizes.own_bytes() + ReadSlots::bytes_for(options.fetches_most, sizes.slot_bytes);
+}
+
 Result<std::unique_ptr<KvDisk>> KvDisk::open(const KvDiskOptions& options, Ledger& ledger, const Clock& clock,
                                              LogSink& log, std::function<void(KvFetched&&)> post) {
   TRY_ASSIGN(const Sizes sizes, sizes_for(options));
-  const int64_t own_bytes = DiskIndex::bytes_for(sizes.entries) + sizes.ring_bytes;
+  const int64_t own_bytes = sizes.own_bytes();
   const int64_t slots_bytes = ReadSlots::bytes_for(options.fetches_most, sizes.slot_bytes);
   auto own = ledger.try_grant(MemoryUse::kKv, own_bytes);
   auto read = ledger.try_grant(MemoryUse::kKv, slots_bytes);

@@ -143,11 +143,17 @@ void KvCache::evict() {
     holding = first_of({Form::kRaw, Form::kPlain}, false);
     if (holding == kNoHolding) return give_up_page();
     const int32_t coded = first_of({Form::kCoded}, true);
-    if (coded == kNoHolding) return drop_block(holding);
+    if (coded == kNoHolding) {
+      if (spilling_ != nullptr) write_out(holding);
+      return drop_block(holding);
+    }
+    if (spilling_ != nullptr) write_out(coded);
     remove(coded);
     if (give_back_page()) return;
   }
-  remove(first_of({Form::kRaw, Form::kPlain}, true));
+  holding = first_of({Form::kRaw, Form::kPlain}, true);
+  if (spilling_ != nullptr) write_out(holding);
+  remove(holding);
 }
 
 bool KvCache::give_back_page() {
@@ -165,7 +171,10 @@ void KvCache::give_up_page() {
 // one of these, so that it goes after them.
 void KvCache::give_up_coded() {
   int32_t holding = first_of({Form::kCoded}, true);
-  if (holding != kNoHolding) return remove(holding);
+  if (holding != kNoHolding) {
+    if (spilling_ != nullptr) write_out(holding);
+    return remove(holding);
+  }
   holding = first_of({Form::kCoded}, false);
   if (holding == kNoHolding) return drop_blob(resting_->arena.owner_in_emptiest());
   const int32_t dependant = first_that_needs(holding);
