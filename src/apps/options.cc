@@ -245,6 +245,14 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
   add_kv_utility_option(command, flags.host.engine.kv_utility)->group(group);
   add_kv_sharing_option(command, flags.kv_sharing)->group(group);
   command
+      .add_option("--kv-dir", flags.host.engine.kv_dir,
+                  "folder in which prefixes are kept as well, below what memory holds, and found again after a restart")
+      ->group(group);
+  command
+      .add_option("--kv-dir-size", flags.kv_dir_size, "bytes that the files of --kv-dir may take; the oldest go first")
+      ->default_str("4GiB")
+      ->group(group);
+  command
       .add_option("--profile", flags.profile,
                   "what is left open: server, or edge (a machine that does other things as well: --memory-budget of a "
                   "quarter of its memory and --kv-sharing bounded)")
@@ -515,6 +523,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   TRY_ASSIGN(options.stream_shrink, parse_stream_shrink(flags.stream_shrink));
   if (options.cache_dir.empty()) options.cache_dir = default_cache_dir();
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, options.engine.kv_cache_bytes));
+  TRY(parse_size("--kv-dir-size", flags.kv_dir_size, options.engine.kv_dir_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, options.engine.adapter_bytes));
   TRY(parse_size("--request-memory", flags.request_memory, options.engine.request_bytes));
   TRY(parse_size("--host-adapter-memory", flags.host_adapter_memory, options.engine.host_adapter_bytes));

@@ -24,7 +24,7 @@ struct EngineFlags {
   std::optional<MemorySharing> memory_sharing;  // none: by whether a budget is stated
   std::optional<KvSharing> kv_sharing;          // none: by `profile`
   std::string profile = "server";
-  std::string memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, request_memory;
+  std::string memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, request_memory, kv_dir_size;
   std::string residency = "balanced";
   std::string speculate = "auto";
   std::string prefetch_window;

@@ -33,6 +33,7 @@
 #include "engine/queue_state.h"
 #include "kv/block_times.h"
 #include "kv/eviction.h"
+#include "kv/kv_disk_stats.h"
 #include "kv/kv_summary.h"
 #include "kv/sharing.h"
 #include "memory/keep_order.h"
@@ -213,6 +214,8 @@ struct EngineStats : MemoryShares {  // the host's
   // encoded among them.
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
   KvCoded kv_coded;
+  std::optional<KvDiskStats> kv_disk;  // where prefixes are kept on disk
+  int64_t kv_restored_blocks = 0;      // that came back from there
   BlockTimes kv_block_times;
   // What KV and adapters have for sure, and who gave to whom beyond that.
   int64_t kv_floor_bytes = 0, adapter_floor_bytes = 0;
@@ -288,6 +291,7 @@ enum class MemorySharing : uint8_t {
   kJoint,  // these are floors; the rest has whoever gets more out of it. Not on a device.
 };
 
+inline constexpr int64_t kDefaultKvDirBytes = int64_t{4} << 30;
 inline constexpr int64_t kStepTimeUnbounded = INT64_MAX;
 
 struct EngineOptions {
@@ -304,6 +308,10 @@ struct EngineOptions {
   KvEviction kv_eviction = KvEviction::kDensity;
   KvUtility kv_utility;  // of kUtility
   KvSharing kv_sharing = KvSharing::kExact;
+  // Prefixes are kept in files of this folder, too, and found again by the next process;
+  // empty: they are not.
+  std::string kv_dir;
+  int64_t kv_dir_bytes = kDefaultKvDirBytes;  // of files, at most
   AdapterKeeping adapter_keeping;
   SchedulingOptions scheduling;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left

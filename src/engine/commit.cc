@@ -333,6 +333,7 @@ void EngineLoop::leave_queue(Request& request) {
 std::optional<WaitCause> EngineLoop::wait_of(const Request& request) const {
   if (!request.queued || request.held) return std::nullopt;
   if (!request.ready) return WaitCause::kAdapterLoad;
+  if (!request.disk_keys.empty()) return WaitCause::kKvDisk;
   if (request.lacks) return WaitCause::kAdapterRoom;
   const auto has_choice = [&](SeqPhase phase) {
     return std::any_of(request.choices.begin(), request.choices.end(),

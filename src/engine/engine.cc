@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/units.h"
+#include "engine/kv_on_disk.h"
 #include "engine/loop.h"
 #include "engine/memory_plan.h"
 #include "engine/start.h"
@@ -33,7 +34,9 @@ int load_threads(const EngineOptions& options) {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(EngineParts&& parts, LoopParts&& loop_parts, int64_t max_model_len)
+  // `fetched`: what is to be called with blocks from disk.
+  EngineImpl(EngineParts&& parts, LoopParts&& loop_parts, int64_t max_model_len,
+             std::function<void(KvFetched&&)>& fetched)
       : executor_(std::move(parts.executor)),
         tier_(executor_->device_tier()),
         clock_(*parts.clock),
@@ -57,6 +60,7 @@ class EngineImpl final : public Engine {
       return applied;
     };
     loop_parts.watch_memory = memory_.watch;
+    fetched = [this](KvFetched&& message) { inbox_.put(std::move(message)); };
     executor_->on_done([this](StepDone&& done) { inbox_.put(std::move(done)); });
     loop_ = std::make_unique<EngineLoop>(std::move(loop_parts));
     refresh_stats();
@@ -360,6 +364,28 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
   return blocks;
 }
 
+// To whom fetched blocks go, once there is somebody.
+struct FetchedTo {
+  std::function<void(KvFetched&&)> put;
+};
+
+// With --kv-dir.
+Status open_kv_disk(const EngineParts& parts, const KvShape& shape, int64_t length,
+                    const std::shared_ptr<FetchedTo>& to, LoopParts& loop) {
+  if (parts.options.kv_dir.empty()) return {};
+  if (parts.executor->kv_blocks() > 0)
+    return unsupported("--kv-dir keeps what lies in host memory, and here a device has the KV cache; start without it");
+  if (!parts.options.prefix_cache)
+    return invalid_argument("--kv-dir keeps prefixes, and --no-prefix-cache keeps none; start without one of them");
+  KvDiskOptions options = kv_disk_sizes(parts.options, shape);
+  options.format = kv_disk_format(parts.fingerprint, parts.config, shape, length);
+  if (const std::optional<KvGrid>& grid = loop.kv->grid()) options.grid = grid->digest();
+  TRY_ASSIGN(loop.kv_disk, KvDisk::open(options, *parts.ledger, *parts.clock, *parts.log,
+                                        [to](KvFetched&& fetched) { to->put(std::move(fetched)); }));
+  loop.kv->spill_to(*loop.kv_disk);
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
@@ -385,6 +411,8 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   TRY(parts.executor->reserve_vocab(config.vocab));
   const int64_t length = configured_length(options, config);
   TRY_ASSIGN(const int32_t blocks, make_kv(parts, shape, length, loop));
+  const auto fetched_to = std::make_shared<FetchedTo>();
+  TRY(open_kv_disk(parts, shape, length, fetched_to, loop));
   const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
   if (capacity < length && options.max_model_len > 0) {
     return too_large("the KV cache holds " + std::to_string(capacity) + " tokens, fewer than max-model-len " +
@@ -423,7 +451,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.prefix_cache = options.prefix_cache;
   loop.speculate = options.speculate;
   loop.kv_sharing = options.kv_sharing;
-  return std::unique_ptr<Engine>(new EngineImpl(std::move(parts), std::move(loop), max_model_len));
+  return std::unique_ptr<Engine>(new EngineImpl(std::move(parts), std::move(loop), max_model_len, fetched_to->put));
 }
 
 }  // namespace loralei

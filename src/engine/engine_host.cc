@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "base/units.h"
 #include "engine/engine_host_parts.h"
+#include "engine/kv_on_disk.h"
 #include "engine/kv_steps_file.h"
 #include "engine/start.h"
 #include "engine/step_outputs.h"
@@ -93,6 +94,11 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   if (options.engine.kv_sharing != KvSharing::kExact && !options.device) {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
     fixed.outputs += KvCoder::scratch_bytes(kv_grid_shape(shape), threads);
+  }
+  if (!options.engine.kv_dir.empty() && !options.device) {
+    const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
+    const auto disk = KvDisk::memory_bytes(kv_disk_sizes(options.engine, shape));
+    fixed.outputs += disk.ok() ? *disk : 0;  // else start_engine says why
   }
   fixed.other = process_bytes() + kOtherReserve;
   fixed.requests = request_reserve(options, budget);
@@ -493,6 +499,11 @@ std::string EngineHost::banner() const {
           dtype_info(parts_->kv_dtype).name + " holds " +
           std::to_string(int64_t{parts_->plan.kv_blocks} * kKvBlockTokens) + " tokens\n";
   text += describe_kv_sharing();
+  if (const auto disk = parts_->engine->stats().kv_disk) {
+    text += "prefixes are kept in " + printable(parts_->options.engine.kv_dir) + " as well, in at most " +
+            format_bytes(disk->bytes_most) + "; " + std::to_string(disk->found_records * kKvBlockTokens) +
+            " tokens of this model were found there\n";
+  }
   return text;
 }
 

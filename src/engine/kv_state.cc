@@ -49,6 +49,8 @@ void EngineLoop::receive(const KvCommand& command) {
   state.cached_tokens = int64_t{kv.cached()} * kKvBlockTokens;
   state.text_tokens = int64_t{summary.texts} * kKvBlockTokens;
   state.coded = kv.coded();
+  if (parts_.kv_disk != nullptr) state.disk = parts_.kv_disk->stats();
+  state.restored_tokens = kv.restored_blocks() * kKvBlockTokens;
   state.holders = static_cast<int32_t>(summary.held.size());
   for (const KvHeld& held : summary.held) {
     state.held_tokens += int64_t{held.blocks} * kKvBlockTokens;

@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kv/apps.h"
+#include "kv/kv_disk_stats.h"
 #include "kv/kv_summary.h"
 
 namespace loralei {
@@ -65,8 +67,10 @@ struct KvState {
   int64_t held_tokens = 0;  // of all holders
   int32_t holders = 0;
   KvCoded coded;
-  std::vector<KvHolder> first;   // those that hold most
-  std::vector<KvAppState> apps;  // all that use something or have a state
+  std::optional<KvDiskStats> disk;  // where prefixes are kept on disk
+  int64_t restored_tokens = 0;      // that came back from there
+  std::vector<KvHolder> first;      // those that hold most
+  std::vector<KvAppState> apps;     // all that use something or have a state
 };
 
 }  // namespace loralei

@@ -159,7 +159,7 @@ void EngineLoop::make_ready(Request& request, std::span<const Adapter* const> ad
   request.ready = true;
   const Status status = prepare(request, adapters);
   if (!status.ok()) return end_request(request, EndReason::kError, status.error());
-  start_choices(request);
+  if (!wait_for_disk(request)) start_choices(request);
 }
 
 // Those that had to wait for adapters again go on. At first one leads; those after it

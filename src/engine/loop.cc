@@ -102,7 +102,7 @@ Next EngineLoop::next(int64_t now_ns, EngineOutput& output) {
   if (!computed_ || now_ns - adapters_told_ns_ >= kAdapterNewsNs) tell_adapters(output);
   output_ = nullptr;
   if (!computed_) {
-    const bool rested = rest_idle();
+    const bool rested = rest_idle() || keep_idle();
     return {.wake_at_ns = rested ? now_ns : wake_at_ns(now_ns)};
   }
   return {.step = &begin_step()};
@@ -125,7 +125,9 @@ bool EngineLoop::gathers(int64_t now_ns) {
 
 int64_t EngineLoop::wake_at_ns(int64_t now_ns) const {
   if (!idle()) return now_ns;
-  const int64_t ask_again_ns = stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
+  constexpr int64_t kKeepAgainNs = 50'000'000;  // a disk has taken what was waiting by then
+  int64_t ask_again_ns = stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
+  if (keeps_later_) ask_again_ns = std::min(ask_again_ns, now_ns + kKeepAgainNs);
   return std::min(ask_again_ns, registry_.foresees_at_ns());
 }
 
@@ -153,6 +155,7 @@ void EngineLoop::end_all(std::vector<Message>& messages, EngineOutput& output) {
   registry_.fail_outstanding({ErrorCode::kUnavailable, "the server is stopping"});
   collect_replies();
   keep_lengths(0);
+  keep_all();
   tell_adapters(output);
   output_ = nullptr;
 }
@@ -196,6 +199,8 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.kv_blocks_cached = kv.cached();
   stats.kv_blocks_used = kv.leased();
   stats.kv_coded = kv.coded();
+  if (parts_.kv_disk != nullptr) stats.kv_disk = parts_.kv_disk->stats();
+  stats.kv_restored_blocks = kv.restored_blocks();
   stats.kv_block_times = kv.times();
   stats.kv_floor_bytes = kv_room_.floor_blocks() * parts_.kv_block_bytes;
   stats.adapter_floor_bytes = kv_room_.adapter_floor_bytes();

@@ -29,6 +29,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,6 +67,7 @@ namespace loralei {
 
 struct LoopParts : EngineContext {
   Executor* executor = nullptr;
+  std::unique_ptr<KvDisk> kv_disk;  // of `kv`, and outlives it; null: none
   std::unique_ptr<KvCache> kv;
   int64_t kv_block_bytes = 0;  // of one block, wherever its bytes are
   KvEviction kv_eviction = KvEviction::kLru;
@@ -166,6 +168,7 @@ class EngineLoop {
   void receive(const BudgetReady& ready);
   void receive(const UploadDone& done);
   void receive(const RoomChanged&) { room_changed(); }
+  void receive(KvFetched&& fetched);  // kv_fetch.cc
   void collect_replies();
 
   // leases.cc
@@ -248,6 +251,13 @@ class EngineLoop {
   bool rest_idle();
   void rest_between_steps();
 
+  // kv_fetch.cc
+  bool wait_for_disk(Request& request);
+  bool fetch_pays(const Request& request, int32_t first);
+  void fetch_next();
+  bool keep_idle();
+  void keep_all();
+
   // commit.cc
   void commit_rows();
   void commit_hidden(Sequence& sequence, const PlanGroup& group, const StepResult& result, size_t& hidden_index);
@@ -318,12 +328,15 @@ class EngineLoop {
   uint64_t next_order_ = 1, next_seq_ = 1;
   uint64_t round_generation_ = UINT64_MAX;  // the registry's when cold_ was last gone through
   bool cold_changed_ = false;
-  std::optional<SeqId> refused_;  // by the planner, in the last planning, though it had all leases
-  bool stalled_ = false;          // those that wait for a step all wait for an event
-  bool stuck_ = false;            // but for one, for which there is none: a defect
-  bool in_flight_ = false;        // a step
-  std::vector<Message> kept_;     // that came meanwhile
-  int64_t taken_in_ns_ = 0;       // how long the last receive() took
+  std::optional<SeqId> refused_;    // by the planner, in the last planning, though it had all leases
+  std::deque<RequestId> to_fetch_;  // those that wait for blocks from disk, but for those of `fetches_`
+  int32_t fetches_ = 0;             // under way
+  bool keeps_later_ = false;        // the disk took no more when something was to be kept
+  bool stalled_ = false;            // those that wait for a step all wait for an event
+  bool stuck_ = false;              // but for one, for which there is none: a defect
+  bool in_flight_ = false;          // a step
+  std::vector<Message> kept_;       // that came meanwhile
+  int64_t taken_in_ns_ = 0;         // how long the last receive() took
   int64_t adapters_told_ns_ = 0;
   int64_t lengths_kept_ns_ = 0;
   uint64_t lengths_kept_ = 0;  // LengthPredictor::answers() then

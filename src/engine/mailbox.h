@@ -21,6 +21,7 @@
 #include "engine/api.h"
 #include "engine/device_tier.h"
 #include "engine/step_batch.h"
+#include "kv/kv_disk.h"
 
 namespace loralei {
 
@@ -43,7 +44,7 @@ struct BudgetReady {
   Status prepared;
 };
 using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, QueuesCommand, KvCommand, AppCommand, LoadDone,
-                             HeaderCheck, BudgetReady, UploadDone, RoomChanged, StepDone>;
+                             HeaderCheck, BudgetReady, UploadDone, RoomChanged, KvFetched, StepDone>;
 
 class Inbox {
  public:

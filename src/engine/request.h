@@ -112,6 +112,8 @@ struct Request {
     int32_t layers = 0, until = 0;
     bool may_borrow = false;
   } lower;
+  std::vector<KvDiskKey> disk_keys;          // of its prompt's blocks, while it waits for some of them to be read
+  int32_t disk_first = 0;                    // of these: the first that was asked for last
   std::string version;                       // for events
   int32_t vocab = 0;                         // ids that may be sampled: below this
   int32_t embed_vocab = 0;                   // ids that may be read

@@ -199,6 +199,12 @@ class KvCache {
   const BlockTimes& times() const { return times_; }
   KvSummary summary() const;  // costs all that is held
   KvCoded coded() const;
+  // By which it encodes; nullopt: it does not, or has none yet.
+  const std::optional<KvGrid>& grid() const {
+    static const std::optional<KvGrid> kNone;
+    return resting_ == nullptr ? kNone : resting_->options.grid;
+  }
+  int64_t restored_blocks() const { return spilling_ == nullptr ? 0 : spilling_->restored_blocks; }
   KvIdentities& identities() { return identities_; }
   KvApps& apps() { return apps_; }
   const KvApps& apps() const { return apps_; }

@@ -43,6 +43,22 @@ void put_coded(JsonOut& out, const KvCoded& coded) {
   out.key("decode_s").real(static_cast<double>(coded.times.decode_ns) * 1e-9).end_object();
 }
 
+// null where nothing is kept there.
+void put_disk(JsonOut& out, const KvState& state) {
+  out.key("disk");
+  if (!state.disk) {
+    out.null();
+    return;
+  }
+  const KvDiskStats& disk = *state.disk;
+  out.begin_object().key("tokens").number(disk.records * state.block_tokens).key("bytes").number(disk.bytes);
+  out.key("bytes_most").number(disk.bytes_most).key("found_tokens").number(disk.found_records * state.block_tokens);
+  out.key("written_tokens").number(disk.written_blocks * state.block_tokens);
+  out.key("restored_tokens").number(state.restored_tokens);
+  out.key("read_bytes").number(disk.read_bytes).key("read_s").real(disk.read_s);
+  out.key("lost_tokens").number(disk.lost_records * state.block_tokens).end_object();
+}
+
 }  // namespace
 
 std::string kv_body(const KvState& state, const NameOf& name_of) {
@@ -52,6 +68,7 @@ std::string kv_body(const KvState& state, const NameOf& name_of) {
   out.key("running_tokens").number(state.running_tokens).key("cached_tokens").number(state.cached_tokens);
   out.key("text_tokens").number(state.text_tokens).key("held_tokens").number(state.held_tokens);
   put_coded(out, state.coded);
+  put_disk(out, state);
   out.key("holders").number(state.holders).key("first").begin_array();
   for (const KvHolder& holder : state.first) put_holder(out, holder, name_of);
   return out.end_array().end_object().take();

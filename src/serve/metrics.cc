@@ -323,6 +323,29 @@ void put_queues(Page& page, const EngineStats& s) {
   }
 }
 
+// Nothing where prefixes are not kept on disk: then all stay 0.
+void put_kv_disk(Page& page, const KvDiskStats& disk, int64_t restored_blocks) {
+  const auto gauge = [&](const char* name, const char* help, int64_t value) {
+    page.value(MetricType::Gauge, name, help, static_cast<double>(value));
+  };
+  const auto counter = [&](const char* name, const char* help, double value) {
+    page.value(MetricType::Counter, name, help, value);
+  };
+  gauge("loralei_kv_disk_blocks", "Blocks of prefixes that lie on disk.", disk.records);
+  gauge("loralei_kv_disk_bytes", "Bytes of the files in --kv-dir.", disk.bytes);
+  counter("loralei_kv_disk_written_bytes_total", "Bytes of prefixes written to disk.",
+          static_cast<double>(disk.written_bytes));
+  counter("loralei_kv_disk_restored_total", "Blocks of prefixes that came back from disk.",
+          static_cast<double>(restored_blocks));
+  counter("loralei_kv_disk_read_bytes_total", "Bytes of prefixes read from disk.",
+          static_cast<double>(disk.read_bytes));
+  counter("loralei_kv_disk_read_seconds_total", "Time that reading them took.", disk.read_s);
+  counter("loralei_kv_disk_refused_total", "Blocks that were not written: the disk was behind, full or failing.",
+          static_cast<double>(disk.refused_puts + disk.failed_writes));
+  counter("loralei_kv_disk_lost_total", "Blocks on disk that could not be read, or were damaged.",
+          static_cast<double>(disk.lost_records));
+}
+
 void put_kv_coded(Page& page, const KvCoded& coded) {
   const auto gauge = [&](const char* name, const char* help, int64_t value) {
     page.value(MetricType::Gauge, name, help, static_cast<double>(value));
@@ -365,6 +388,7 @@ void put_engine(Page& page, const EngineStats& s) {
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_used), {{"state", "used"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_cached), {{"state", "cached"}});
   put_kv_coded(page, s.kv_coded);
+  put_kv_disk(page, s.kv_disk.value_or(KvDiskStats{}), s.kv_restored_blocks);
   const double usage = s.kv_blocks_total > 0 ? number(s.kv_blocks_used) / number(s.kv_blocks_total) : 0;
   page.value(kGauge, "loralei_kv_cache_usage_ratio", "Share of the KV cache that running requests hold.", usage, {},
              "vllm:kv_cache_usage_perc");

@@ -232,10 +232,12 @@ class Metrics(unittest.TestCase):
                  "loralei_sequences_held", "loralei_kv_cache_usage_ratio", "loralei_adapters_idle_bytes", "vllm:num_requests_running", "vllm:num_requests_waiting",
                  "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "loralei_log_stuck_seconds"}
     OF_A_GPU = {"loralei_adapter_uploads_total", "loralei_adapter_upload_bytes_total", "loralei_adapter_upload_seconds_total"}
-    # --kv-sharing: kv_sharing_test.py and metrics_test.cc have what counts.
+    # --kv-sharing and --kv-dir: kv_sharing_test.py, kv_dir_test.py and metrics_test.cc have what counts.
     OF_ENCODING = {f"loralei_kv_{name}" for name in (
         "encoded_blocks", "encoded_bytes", "encoded_page_bytes", "encodes_total", "decodes_total", "damaged_total",
-        "encode_seconds_total", "decode_seconds_total", "sharing_agreement_ratio")}
+        "encode_seconds_total", "decode_seconds_total", "sharing_agreement_ratio", "disk_blocks", "disk_bytes",
+        "disk_written_bytes_total", "disk_restored_total", "disk_read_bytes_total", "disk_read_seconds_total",
+        "disk_refused_total", "disk_lost_total")} | {"loralei_borrowed_prompt_tokens_total"}
     BEYOND_THIS_TEST = {"loralei_http_connections_refused_total",  # takes thousands of connections
                         "loralei_adapter_predicted_loads_total", "loralei_adapter_predicted_loads_used_total",  # take many minutes
                         "loralei_queue_quota_tokens", "loralei_queue_taken_tokens", "loralei_squashes_total",  # another policy, and predictions that are wrong

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/kv_on_disk.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "base/sha256.h"
+#include "base/units.h"
+#include "model/model.h"
+
+namespace loralei {
+
+KvDiskOptions kv_disk_sizes(const EngineOptions& options, const KvShape& shape) {
+  constexpr int64_t kWritten = 16, kRead = 64, kCodedOfBlock = 8;  // blocks at once; how many encoded ones take one
+  const int64_t block = kv_block_bytes(shape);
+  const bool encodes = options.kv_sharing >= KvSharing::kBounded && !has_vector_scale(shape.dtype);
+  KvDiskOptions disk;
+  disk.folder = options.kv_dir;
+  disk.bytes_most = options.kv_dir_bytes;
+  disk.record_bytes_most = block;
+  disk.record_bytes_usual = encodes ? block / kCodedOfBlock : block;
+  disk.write_buffer_bytes = std::clamp<int64_t>(kWritten * block, kMiB, 16 * kMiB);
+  disk.read_buffer_bytes = std::clamp<int64_t>(kRead * block, 2 * kMiB, 32 * kMiB);
+  return disk;
+}
+
+Digest kv_disk_format(const std::string& fingerprint, const ModelConfig& config, const KvShape& shape,
+                      int64_t max_model_len) {
+  Sha256 sum;
+  const auto add = [&sum](const auto& value) { sum.update(std::as_bytes(std::span(&value, 1))); };
+  add(static_cast<uint64_t>(fingerprint.size()));
+  sum.update(std::as_bytes(std::span(fingerprint)));
+  for (const int32_t number : {shape.layers, shape.kv_heads, shape.head_dim, static_cast<int32_t>(shape.dtype),
+                               shape.streams.dim, shape.streams.levels})
+    add(number);
+  for (const int32_t layer : shape.streams.layers) add(layer);
+  const RopeTable rope = make_rope_table(config, max_model_len);
+  add(rope.attention_scale);
+  sum.update(std::as_bytes(std::span(rope.inv_freq)));
+  return sum.finish();
+}
+
+}  // namespace loralei
