@@ -150,9 +150,9 @@ class KvCache {
   Spill spill();
   // Of the full blocks of tokens[0, limit).
   std::vector<KvDiskKey> disk_keys(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
-  // Blocks of these tokens from block `first` on, which were fetched by keys.subspan(first):
-  // they are held from now on, as if whoever has this key had just released them. How
-  // many: fewer, where one could not be decoded, or there is no room.
+  // Blocks of these tokens from block `first` on, which were fetched by
+  // keys.subspan(first): they are held from now on, as if whoever has this key had just
+  // released them. How many: fewer, where one could not be decoded, or there is no room.
   int32_t restore(const KvKey& key, std::span<const TokenId> tokens, std::span<const KvDiskKey> keys, int32_t first,
                   std::span<const KvFetchedBlock> blocks);
 

@@ -166,7 +166,8 @@ TEST_P(KvDir, RandomTrafficInLittleMemoryWithRestartsAndHarmIsCold) {
     SCOPED_TRACE("life " + std::to_string(life));
     const auto server = open(options(static_cast<int64_t>(9 + random.below(20))));
     ASSERT_NE(server, nullptr);
-    // What leaves memory comes back from disk as well; some ask at once, some are cancelled.
+    // What leaves memory comes back from disk as well; some ask at once, some are
+    // cancelled.
     for (int cancelled = 0; cancelled < 8; ++cancelled) {
       const uint64_t id = server->submit(requests[random.below(requests.size())]);
       if (random.below(2) == 0) server->take(0);
