@@ -8,6 +8,7 @@
 #include "apps/console_log.h"
 #include "apps/options.h"
 #include "apps/simulation.h"
+#include "apps/text_loading.h"
 #include "apps/version.h"
 #include "base/units.h"
 #include "bench/scenarios.h"
@@ -31,6 +32,7 @@ struct BenchFlags {
   std::string answers, tokenizer;  // lengths
   double slo_first_ms = 0;
   std::string simulate;  // trace: a profile
+  std::string prefix_text;
   EngineFlags engine;
   bool gguf_adapters = false;
   std::string json, html;
@@ -39,7 +41,8 @@ struct BenchFlags {
 
 // Models that the scenario loads; machine and server need none.
 Status choose_model(BenchFlags& flags) {
-  if (flags.options.shape.empty() && flags.engine.host.model_path.empty()) flags.options.shape = "llama-1b";
+  const char* const shape = flags.scenario == "prefix" ? "llama-tiny" : "llama-1b";
+  if (flags.options.shape.empty() && flags.engine.host.model_path.empty()) flags.options.shape = shape;
   if (flags.options.shape.empty()) return {};
   // Of a generated model --quant is the format it is made in; one's own model is
   // re-encoded on load.
@@ -93,6 +96,21 @@ Status make_profile(const BenchFlags& flags, LogSink& log, BenchReport& report) 
   return {};
 }
 
+// Texts are cut from a file, in the model's own tokens.
+Status run_prefix_bench(BenchFlags& flags, LogSink& log, BenchReport& report) {
+  constexpr int64_t kTextBytesMost = int64_t{1} << 26;
+  if (!flags.prefix_text.empty()) {
+    if (!flags.options.shape.empty()) return invalid_argument("--text is for a --model with a tokenizer of its own.");
+    TRY_ASSIGN(const BaseModelFile file, open_base_model(flags.options.host.model_path));
+    TRY_ASSIGN(const std::shared_ptr<const TextModel> model,
+               load_text_model(file, nullptr, flags.options.host.model_path));
+    TRY_ASSIGN(const std::string text, PosixFileSystem().read_all(flags.prefix_text, kTextBytesMost));
+    TRY_ASSIGN(flags.options.prefix.text, model->encode_text(text, false));
+    if (flags.options.prefix.text.empty()) return invalid_argument("--text " + flags.prefix_text + " holds no text.");
+  }
+  return bench_prefix(flags.options, log, report);
+}
+
 Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.options.cache_dir.empty()) flags.options.cache_dir = default_cache_dir();
   flags.server.requests = flags.options.batches.front();
@@ -119,6 +137,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.scenario == "blocking") return bench_blocking(flags.options, log, report);
   if (flags.scenario == "overflow") return bench_overflow(flags.options, log, report);
   if (flags.scenario == "profile") return make_profile(flags, log, report);
+  if (flags.scenario == "prefix") return run_prefix_bench(flags, log, report);
   if (flags.scenario == "flatness") return bench_flatness(flags.options, log, report);
   return bench_mixed(flags.options, log, report);
 }
@@ -131,6 +150,12 @@ Status check_lengths(const BenchFlags& flags, const CLI::App& command) {
       return invalid_argument(std::string(name) + " is for bench trace with --simulate; leave it out.");
   }
   return {};
+}
+
+// Each round of prefix starts an engine for every mode of every setup.
+void own_defaults(BenchFlags& flags, const CLI::App& command) {
+  constexpr int kPrefixRounds = 2;
+  if (flags.scenario == "prefix" && command.get_option("--rounds")->count() == 0) flags.options.rounds = kPrefixRounds;
 }
 
 int run_bench(BenchFlags& flags, const CLI::App& command) {
@@ -148,6 +173,7 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   }
   if (flags.scenario == "machine")
     for (const auto& [key, value] : report.machine) log.log(LogLevel::kInfo, key + ": " + value);
+  own_defaults(flags, command);
   Status status = check_lengths(flags, command);
   if (status.ok()) status = run_scenario(flags, log, report);
   if (status.ok()) {
@@ -218,6 +244,38 @@ void add_adapter_options(CLI::App& command, BenchFlags& flags) {
       ->allow_extra_args(false);
 }
 
+void add_prefix_options(CLI::App& command, BenchFlags& flags) {
+  PrefixBenchOptions& options = flags.options.prefix;
+  command.add_option("--setups", options.setups, "prefix: rows of MobiLoRA's Table 1")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"S1", "S2", "S3", "S4", "S5"}))
+      ->capture_default_str();
+  command.add_option("--tasks", options.tasks, "prefix: conversation, writing")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"conversation", "writing"}))
+      ->capture_default_str();
+  command.add_option("--scale", options.scale, "prefix: of all lengths and of KV's memory")
+      ->check(CLI::Range(0.03, 8.0))
+      ->capture_default_str();
+  command.add_option("--requests", options.requests, "prefix: of a round")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  command.add_option("--think", options.think_s, "prefix: seconds between an answer and the next request, in the mean")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  command.add_option("--app-usage", options.app_usage,
+                     "prefix: how likely each application follows each, a line of numbers for one (default: made up)");
+  command.add_option("--agents", options.agents,
+                     "prefix: agents' trajectories, as loralei workload reads them, instead");
+  command.add_option("--questions", options.questions, "prefix: of the agents, under way together")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+  command.add_option("--text", flags.prefix_text, "prefix: cut texts from this file (default: tokens drawn by chance)");
+  command.add_option("--memory-trace", options.memory_trace, "prefix: file that gets memory by use in every step");
+}
+
 // Of scenarios that ask a running server.
 void add_server_options(CLI::App& command, BenchFlags& flags) {
   command.add_option("--url", flags.server.url, "server, trace: a running server, http://HOST:PORT");
@@ -246,11 +304,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command
       ->add_option(
           "scenario", flags->scenario,
-          "machine, decode, prefill, mixed, blocking, flatness, overflow, offload, kv-codec, server, trace, lengths "
-          "or generate (makes files, prints their paths)")
+          "machine, decode, prefill, mixed, blocking, flatness, overflow, offload, prefix, kv-codec, server, trace, "
+          "lengths or generate (makes files, prints their paths)")
       ->required()
       ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "blocking", "flatness", "overflow", "offload",
-                             "kv-codec", "server", "trace", "lengths", "generate"}));
+                             "prefix", "kv-codec", "server", "trace", "lengths", "generate"}));
   command->add_option("--shape", options.shape,
                       "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
@@ -276,7 +334,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   add_adapter_options(*command, *flags);
-  command->add_option("--rounds", options.rounds, "interleaved rounds; medians are of these")
+  command->add_option("--rounds", options.rounds, "interleaved rounds; medians are of these (prefix: 2)")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("--tax-pairs", options.tax_pairs, "pairs for the base tax; 0: leave it out")
@@ -291,6 +349,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                    "cores other processes may use in a round that counts; others are repeated")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  add_prefix_options(*command, *flags);
   add_server_options(*command, *flags);
   command->add_option("--json", flags->json, "write the report as JSON");
   command->add_option("--html", flags->html, "write the report as one HTML page");

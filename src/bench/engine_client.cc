@@ -8,14 +8,13 @@ namespace {
 
 constexpr int64_t kWaitNs = 10'000'000;
 
-// The first 259 of a llama vocabulary are special or bytes.
-int first_plain_token(int vocab) { return vocab > 1000 ? 259 : 1; }
-
 }  // namespace
+
+// As llama's.
+int first_plain_token(int vocab) { return vocab > 1000 ? 259 : 1; }
 
 Result<RequestId> EngineClient::ask(int prompt_tokens, int new_tokens, std::optional<AdapterSourceId> adapter) {
   Submit request;
-  request.id = RequestId{next_id_++};
   const int first = first_plain_token(vocab_);
   for (int t = 0; t < prompt_tokens; ++t)
     request.prompt.push_back(static_cast<TokenId>(first + random_.below(static_cast<uint64_t>(vocab_ - first))));
@@ -23,7 +22,11 @@ Result<RequestId> EngineClient::ask(int prompt_tokens, int new_tokens, std::opti
   request.max_tokens = new_tokens;
   request.sampling.temperature = 0;
   request.ignore_eos = true;
-  const RequestId id = request.id;
+  return ask(std::move(request));
+}
+
+Result<RequestId> EngineClient::ask(Submit request) {
+  const RequestId id = request.id = RequestId{next_id_++};
   Asked& asked = asked_[id];
   asked.begin_ns = clock_.now_ns();
   TRY(engine_.submit(std::move(request)));
@@ -33,12 +36,15 @@ Result<RequestId> EngineClient::ask(int prompt_tokens, int new_tokens, std::opti
 
 Result<double> EngineClient::command(AdapterAction action, const AdapterSourceSpec& source) {
   const int64_t begin_ns = clock_.now_ns();
-  const uint64_t ticket = next_id_++;
-  TRY(engine_.command(AdapterCommand{ticket, action, source}));
+  TRY(command(AdapterCommand{.action = action, .source = source}));
+  return static_cast<double>(clock_.now_ns() - begin_ns) * 1e-9;
+}
+
+Result<CommandReply> EngineClient::reply(uint64_t ticket) {
   TRY(follow([&] { return replies_.count(ticket) != 0; }));
   CommandReply reply = std::move(replies_.extract(ticket).mapped());
   if (!reply.status.ok()) return std::move(reply.status).error();
-  return static_cast<double>(clock_.now_ns() - begin_ns) * 1e-9;
+  return reply;
 }
 
 Status EngineClient::take() {
@@ -50,6 +56,7 @@ Status EngineClient::take() {
     const auto found = asked_.find(event.id);
     if (found == asked_.end()) continue;
     Asked& asked = found->second;
+    if (event.has_token && asked.token_ns.empty()) asked.cached_tokens = event.cached_tokens;
     if (event.has_token) asked.token_ns.push_back(now_ns);
     if (event.end == EndReason::kNone) continue;
     asked.ended = true;

@@ -22,11 +22,15 @@
 
 namespace loralei {
 
+// Of a vocabulary: those below are special or bytes.
+int first_plain_token(int vocab);
+
 class EngineClient {
  public:
   struct Asked {
     int64_t begin_ns = 0;
     std::vector<int64_t> token_ns;
+    int32_t cached_tokens = 0;  // of the prompt, once there is a token
     bool ended = false;
     double first_token_s() const { return static_cast<double>(token_ns.front() - begin_ns) * 1e-9; }
   };
@@ -34,12 +38,21 @@ class EngineClient {
   EngineClient(Engine& engine, const Clock& clock, int vocab, uint64_t seed)
       : engine_(engine), clock_(clock), vocab_(vocab), random_(seed) {}
 
+  // As it is; its id is chosen here.
+  Result<RequestId> ask(Submit request);
   // A prompt of random plain tokens, which no other request has.
   Result<RequestId> ask(int prompt_tokens, int new_tokens, std::optional<AdapterSourceId> adapter);
   void cancel(RequestId id) { engine_.cancel(id); }
   void cancel_all();
   // Seconds from the command to its reply.
   Result<double> command(AdapterAction action, const AdapterSourceSpec& source);
+  // Any command; its ticket is chosen here.
+  template <typename Command>
+  Result<CommandReply> command(Command command) {
+    const uint64_t ticket = command.ticket = next_id_++;
+    TRY(engine_.command(std::move(command)));
+    return reply(ticket);
+  }
 
   // Takes what comes, until `done` says so.
   Status follow(const std::function<bool()>& done);
@@ -56,6 +69,7 @@ class EngineClient {
 
  private:
   Status take();
+  Result<CommandReply> reply(uint64_t ticket);
 
   static inline uint64_t next_id_ = 1'000'000;  // beside those of the rig's own runner
   Engine& engine_;

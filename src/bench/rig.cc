@@ -66,17 +66,20 @@ Status measure_ceilings(Rig& rig) {
   return {};
 }
 
-Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Rig& rig) {
-  EngineHostOptions host = options.host;
+Result<std::string> choose_model_file(const BenchOptions& options, LogSink& log, EngineHostOptions& host) {
   if (!options.shape.empty()) {
     TRY_ASSIGN(host.model_path, generated_model(options.cache_dir, options.shape, options.quant,
                                                 progress_lines(log, "making the model")));
-    rig.label = options.shape + "." + options.quant;
-  } else {
-    rig.label = host.model_path.substr(host.model_path.rfind('/') + 1);
-    std::transform(rig.label.begin(), rig.label.end(), rig.label.begin(),
-                   [](unsigned char c) { return std::tolower(c); });
+    return options.shape + "." + options.quant;
   }
+  std::string label = host.model_path.substr(host.model_path.rfind('/') + 1);
+  std::transform(label.begin(), label.end(), label.begin(), [](unsigned char c) { return std::tolower(c); });
+  return label;
+}
+
+Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Rig& rig) {
+  EngineHostOptions host = options.host;
+  TRY_ASSIGN(rig.label, choose_model_file(options, log, host));
   const int batch_most = std::max(options.adapters, *std::max_element(options.batches.begin(), options.batches.end()));
   // With a context that is kept in the cache, room for the answers of the
   // rounds before too.

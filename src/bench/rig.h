@@ -45,6 +45,9 @@ struct Rig {
   double attention_width = 0;        // numbers of q, all layers together
 };
 
+// The model that is measured, made where it is a shape: its path goes to `host`. Answers
+// its name in rows ("llama-1b.bf16").
+Result<std::string> choose_model_file(const BenchOptions& options, LogSink& log, EngineHostOptions& host);
 // prompt_tokens: the longest prompt that will be run.
 Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Rig& rig);
 Status measure_ceilings(Rig& rig);  // keeps the best

@@ -14,6 +14,19 @@
 
 namespace loralei {
 
+// Of bench prefix.
+struct PrefixBenchOptions {
+  std::vector<std::string> setups = {"S1", "S2", "S3", "S4", "S5"}, tasks = {"conversation", "writing"};
+  double scale = 1;           // of all lengths and of KV's memory
+  int requests = 200;         // of a round
+  double think_s = 0.01;      // between an answer and the next request, in the mean
+  std::string app_usage;      // chances of applications (workload/app_walk.h); empty: made up
+  std::string agents;         // trajectories (workload/agents.h), instead of the setups
+  int questions = 12;         // of these, at once
+  std::string memory_trace;   // file that gets a line for each step; empty: none
+  std::vector<TokenId> text;  // that texts are cut from; empty: drawn
+};
+
 struct BenchOptions {
   std::string shape;           // generated model; empty: host.model_path is the model
   std::string quant = "bf16";  // of the generated model
@@ -43,6 +56,7 @@ struct BenchOptions {
   std::string step_log;        // profile: file that gets every step; empty: none
   int long_prompt = 3000;      // blocking: tokens of one long prompt; four have half of it each
   int resident_pairs = 0;      // offload: a streamed model grown whole beside a loaded one, instead of the policies
+  PrefixBenchOptions prefix;
   EngineHostOptions host;
 };
 
@@ -55,6 +69,8 @@ Status bench_prefill(const BenchOptions& options, LogSink& log, BenchReport& rep
 Status bench_offload(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_flatness(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_overflow(const BenchOptions& options, LogSink& log, BenchReport& report);
+// Prefixes found again, by what the cache does (MobiLoRA's evaluation).
+Status bench_prefix(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_blocking(const BenchOptions& options, LogSink& log, BenchReport& report);
 // Fits a profile to this machine; the report says how well.
 Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& report, Profile& profile);

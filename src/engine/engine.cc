@@ -47,6 +47,7 @@ class EngineImpl final : public Engine {
         max_model_len_(max_model_len),
         header_options_{.strict = loop_parts.registry.strict, .int8 = loop_parts.registry.int8},
         rank_max_(loop_parts.registry.rank_max),
+        recorded_(loop_parts.on_step != nullptr),
         outbox_(kOutboxCapacity),
         loads_(
             load_threads(parts.options), std::move(parts.adapters),
@@ -204,7 +205,11 @@ class EngineImpl final : public Engine {
       mark.beat();
       const Next next = loop_->next(std::max(clock_.now_ns(), woken_ns), output);
       wake_at_ns = next.wake_at_ns;
-      if (next.step == nullptr || !output.empty()) deliver(output);
+      if (next.step == nullptr || !output.empty()) {
+        deliver(output);
+      } else if (recorded_) {
+        refresh_stats();
+      }
       if (next.step != nullptr) executor_->start(*next.step);
     }
     const auto ended = [](const Message& message) { return std::holds_alternative<StepDone>(message); };
@@ -272,6 +277,7 @@ class EngineImpl final : public Engine {
   const int64_t max_model_len_;
   const AdapterLoadOptions header_options_;
   const int rank_max_;
+  const bool recorded_;  // steps are
   std::atomic<int32_t> queued_{0}, pending_commands_{0};
   std::atomic<bool> draining_{false};
   Status loss_;  // written once, before lost_

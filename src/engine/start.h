@@ -99,7 +99,8 @@ struct EngineContext {
   const Clock* clock = nullptr;
   LogSink* log = nullptr;
   // Told of every step that ended well, on the engine thread, which it must not hold up;
-  // empty: nothing is recorded.
+  // Engine::stats() shows there what memory was while the step was computed. Empty:
+  // nothing is recorded.
   std::function<void(const StepRecord&)> on_step;
   // What was learned of answers' lengths: by an earlier process (null: nothing), and in
   // this one, told on the engine thread every few minutes and at the end. Empty: it is

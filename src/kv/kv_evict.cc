@@ -94,11 +94,11 @@ int32_t KvCache::list_of(int32_t holding) const {
 }
 
 double KvCache::utility(int32_t holding, int64_t now_ns) const {
-  constexpr double kRecentS = 300, kLongTokens = 1024;
+  constexpr double kLongTokens = 1024;
   const double score = apps_.score(holdings_.apps(holding));
   const double idle_s = static_cast<double>(now_ns - holdings_.used_ns(holding)) * 1e-9;
   const double tokens = kKvBlockTokens * texts_.depth(holdings_.text(holding));
-  return utility_.state * score / (1 + score) + utility_.recency / (1 + idle_s / kRecentS) +
+  return utility_.state * score / (1 + score) + utility_.recency / (1 + idle_s / utility_.recent_s) +
          utility_.length * tokens / (kLongTokens + tokens);
 }
 
