@@ -32,7 +32,9 @@ def start(options, folder):
 
 def ask(url, options, prompt):
     """Seconds to the only token, and the tokens found."""
-    name = options.adapter.split("=")[0] if options.adapter else "model"
+    with urllib.request.urlopen(f"{url}/v1/models") as reply:
+        base = json.load(reply)["data"][0]["id"]
+    name = options.adapter.split("=")[0] if options.adapter else base
     body = json.dumps({"model": name, "prompt": prompt, "max_tokens": 1, "temperature": 0}).encode()
     request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
     began = time.monotonic()
