@@ -28,8 +28,8 @@
 namespace loralei {
 
 enum class WaitCause : uint8_t { kTurn, kRows, kKv, kSlots, kQuota, kAdapterLoad, kAdapterRoom, kGrammar, kKvDisk };
-inline constexpr std::array<const char*, 9> kWaitCauseNames = {"turn",  "rows",         "kv",           "slots",
-                                                               "quota", "adapter_load", "adapter_room", "grammar", "kv_disk"};
+inline constexpr std::array<const char*, 9> kWaitCauseNames = {
+    "turn", "rows", "kv", "slots", "quota", "adapter_load", "adapter_room", "grammar", "kv_disk"};
 inline constexpr size_t kWaitCauses = kWaitCauseNames.size();
 
 // Of one request. kTurn: it is in the queue.
