@@ -120,16 +120,21 @@ KvQuality KvQualityCount::quality() const {
           .answers_lost = exact_ > 0 ? std::clamp(1 - other_ / exact_, -kKvKlMost, 1.0) : 0};
 }
 
+bool answers_tell(double probability, int64_t answers) {
+  return probability >= std::max(kKvAnswersLeast, 0.5 * static_cast<double>(answers));
+}
+
 bool answers_hold(std::span<const KvQualityCount> counts, double agreement) {
   const double share = std::max(1 - agreement, kKvNothingLost);
   double exact = 0, lost = 0;
   for (const KvQualityCount& count : counts) {
     const double its = count.answers_exact() - count.answers_other();
-    if (its > 2 * share * count.answers_exact() + 1) return false;
+    if (!answers_tell(count.answers_exact(), count.quality().answers)) continue;
+    if (its > 2 * share * count.answers_exact()) return false;
     exact += count.answers_exact();
     lost += its;
   }
-  return exact < kKvAnswersLeast || lost <= share * exact;
+  return lost <= share * exact;
 }
 
 }  // namespace loralei

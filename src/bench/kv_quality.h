@@ -65,10 +65,10 @@ class KvQualityCount {
   void add(bool agrees);
   bool failed() const { return differing_ - not_held_ > allowed_; }
   KvQuality quality() const;
-  // Mean KL where what no position moves by counts more than kKvDivergenceMost: it is not
-  // that of a few that are turned round.
+  // Mean KL, where none counts more than kKvDivergenceMost: so it is not that of the few
+  // that are turned round.
   double divergence() const;
-  // Of the answers as they are given, exact and otherwise: the sum of their probabilities.
+  // The sum of the probabilities of answers as they are given, exact and otherwise.
   double answers_exact() const { return exact_; }
   double answers_other() const { return other_; }
 
@@ -89,12 +89,14 @@ class KvQualityCount {
   double exact_ = 0, other_ = 0;
 };
 
-// Whether answers keep their probability, in one count for each adapter: together they lose
-// at most 1 - agreement of it, and each at most twice that and one answer, since a single
-// one that breaks is no share. Less than kKvAnswersLeast in all says nothing (answers that
-// no greedy decoding would give, such as long ones of another model): there positions do.
+// Whether answers with that probability in all say something: at least kKvAnswersLeast
+// and half of them are given. Else (long answers of another model, tasks the model cannot
+// do) what becomes of them is chance, and their positions are held to the agreement.
 inline constexpr double kKvAnswersLeast = 4;
-inline constexpr double kKvNothingLost = 0.0005;  // a share; numbers that are not exact move so much
+bool answers_tell(double probability, int64_t answers);
+// Whether answers that say something keep their probability, in one count for each
+// adapter: together they lose at most 1 - agreement of it, and each at most twice that.
+inline constexpr double kKvNothingLost = 0.0005;  // a share: the finest steps move so much
 bool answers_hold(std::span<const KvQualityCount> counts, double agreement);
 
 }  // namespace loralei

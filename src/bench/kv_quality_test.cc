@@ -150,14 +150,17 @@ TEST(KvQuality, AnswersHoldTogetherAndNoneOfThemFallsFarBehind) {
   };
   EXPECT_TRUE(hold({answers(990, 10)}, 0.99));
   EXPECT_FALSE(hold({answers(989, 11)}, 0.99));
-  EXPECT_TRUE(hold({answers(500, 0), answers(490, 10)}, 0.99));
+  EXPECT_TRUE(hold({answers(500, 0), answers(491, 9)}, 0.99));
   EXPECT_FALSE(hold({answers(400, 0), answers(490, 12)}, 0.99));   // 1.3 % together
-  EXPECT_FALSE(hold({answers(5000, 0), answers(485, 15)}, 0.99));  // twice 1 % and one, of 500, are 11
-  EXPECT_TRUE(hold({answers(5000, 0), answers(489, 11)}, 0.99));
+  EXPECT_FALSE(hold({answers(5000, 0), answers(489, 11)}, 0.99));  // twice 1 % of 500 are 10
+  EXPECT_TRUE(hold({answers(5000, 0), answers(491, 9)}, 0.99));
   EXPECT_FALSE(hold({answers(20, 1)}, 0.99));  // where there are few none may be lost
   EXPECT_TRUE(hold({answers(200, 0)}, 1));
   EXPECT_FALSE(hold({answers(200, 1)}, 1));
   EXPECT_TRUE(hold({answers(2, 1)}, 0.99));  // three say nothing
+  EXPECT_FALSE(answers_tell(49, 100));
+  EXPECT_TRUE(answers_tell(50, 100));
+  EXPECT_FALSE(answers_tell(3.9, 4));
   EXPECT_TRUE(hold({}, 1));
 }
 

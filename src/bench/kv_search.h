@@ -2,8 +2,8 @@
 // Which factor each layer's K and V gets: the fewest bits with which an agreement holds.
 //
 //   rung r   factor 2^(r / 2 - 4): from 1/16 to 8
-//   probes   one row (a layer's K or V) coarse, the others as fine as can be: what it adds
-//            to the divergence. Of many rows a few layers' K, or V, are probed together.
+//   probes   one row (a layer's K or V) coarse, the others as fine as can be: what that
+//            adds to the divergence. Of many rows some layers' K, or V, go together.
 //   path     from the finest of all on, always the rung more that saves the most bits for
 //            the divergence it adds
 //   search   the farthest on the path where the agreement holds, by bisection; then once

@@ -51,7 +51,7 @@ struct Model {
   }
 };
 
-// The fewest bits of all assignments: by the whole table of what can be added to how much.
+// The fewest bits of all assignments: by a table of what can be had for how much.
 double fewest_bits(const Model& model) {
   constexpr int kUnits = 4000;
   std::vector<double> least(kUnits + 1, 0);

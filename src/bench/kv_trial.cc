@@ -230,13 +230,14 @@ void KvTrial::add_answer(size_t piece, const Identity& own, Part& part) const {
   double log_p = 0;
   for (size_t i = text.compared; i + 1 < text.tokens.size(); ++i)
     log_p += own.exact[own.first[piece] + i - text.compared].log_p(text.tokens[i + 1]);
-  part.answers += std::exp(log_p);
+  ++part.answers;
+  part.answers_exact += std::exp(log_p);
   part.of_answers += static_cast<int64_t>(text.tokens.size() - text.compared);
 }
 
 KvQualityCount KvTrial::searched(size_t identity, double agreement) const {
   const Part& part = this->part(identity, KvHalf::kSearched);
-  const bool by_answers = part.answers >= kKvAnswersLeast;
+  const bool by_answers = answers_tell(part.answers_exact, part.answers);
   return {part.positions - (by_answers ? part.of_answers : 0), agreement, by_answers};
 }
 

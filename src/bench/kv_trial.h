@@ -78,13 +78,13 @@ class KvTrial {
   KvHalf half(size_t piece) const { return halves_[piece]; }
   int64_t positions(size_t identity, KvHalf half) const { return part(identity, half).positions; }  // compared
   // To count the searched half against an agreement: answers as such where they say
-  // something (kKvAnswersLeast), and positions of the rest.
+  // something (answers_tell), and positions of the rest.
   KvQualityCount searched(size_t identity, double agreement) const;
   // Of the base's kept prefixes of the searched half.
   std::vector<float> spread() const;
-  // Bits of a number of each layer's K and V [layers][2] in prefixes of that half, the mean
-  // of all identities: the entropy of each head's integers, of the base's as they are, of
-  // an adapter's as differences from the base's.
+  // Bits of a number of each layer's K and V [layers][2] in prefixes of that half, the
+  // mean of all identities: the entropy of each head's integers, of the base's as they
+  // are, of an adapter's as differences from the base's.
   std::vector<double> entropies(const KvGrid& grid) const;
   // Bits of a number of all prefixes as blobs: alone, and as differences from the base's.
   // A block without integers counts as it is in the cache.
@@ -112,8 +112,8 @@ class KvTrial {
   // What is compared of a half.
   struct Part {
     std::vector<Group> groups;
-    int64_t positions = 0, of_answers = 0;
-    double answers = 0;  // the sum of their probabilities
+    int64_t positions = 0, answers = 0, of_answers = 0;  // the last: positions
+    double answers_exact = 0;                            // the sum of their probabilities
   };
   struct Identity {
     const Adapter* adapter = nullptr;

@@ -17,8 +17,8 @@
 // A step has 8 significant bits (kv_grid.h), so it is the upper half of an f32: four hex
 // digits. They are of no one format: an f32, f16 or bf16 cache can have them.
 //
-// "answers" is {"compared", "same", "right_exact", "right", "lost"}. Files that have none,
-// and no "held_out_tokens", are older: no answers were compared, and nothing held out.
+// "answers" is {"compared", "same", "right_exact", "right", "lost"}. A file without it
+// and "held_out_tokens" is older: no answers were compared, nothing held out.
 //
 // Thread: a value; pure functions. Ownership: owns what it holds.
 // Invariants: parse_kv_steps(kv_steps_text(x)) is x, bit for bit, where x can be written.
@@ -45,8 +45,8 @@ struct KvQuality {
   double mean_kl = 0;     // KL(exact || lossy) in nats
   int64_t positions = 0;  // compared
   // Whole answers, where the text has some: how many of them keep all their tokens, are
-  // right (the greedy answer is the text's) with an exact cache, and with integers. Lost is
-  // the share of the probability that they are given with; less than 0 where it is more.
+  // right (the greedy answer is the text's) with an exact cache, and with integers. Lost
+  // is the share of the probability that they are given with; below 0 where it is more.
   int64_t answers = 0, answers_same = 0, answers_exact_right = 0, answers_right = 0;
   double answers_lost = 0;
   friend bool operator==(const KvQuality&, const KvQuality&) = default;
