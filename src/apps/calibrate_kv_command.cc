@@ -34,7 +34,7 @@ struct CalibrateFlags {
   bool cache_dir = false;  // was given
   bool raw = false;
   double quality = 99.5;  // percent
-  int64_t tokens = 4096;
+  int64_t tokens = 8192;
   int answer_tokens = 32;
 };
 
@@ -203,6 +203,11 @@ void print(const KvCalibration& found, const KvCalibrationOptions& options, cons
     std::printf("Prompts of %s are too short to borrow a block of 16 tokens: its depth is by the text alone.\n",
                 printable(options.adapters[i].name).c_str());
   }
+  if (found.steps.held_out_tokens == 0) {
+    std::printf(
+        "The text is one piece for each model, so steps were measured on what they were searched with; a longer one "
+        "tells more.\n");
+  }
   if (!found.holds) {
     std::printf(
         "Even the finest steps miss the agreement of %g %%: these were written all the same. Lower --kv-quality, or "
@@ -270,7 +275,7 @@ void add_own_options(CLI::App& command, CalibrateFlags& flags) {
                      "prompts whose answers adapters must not change: one a line, a user's message, or a JSON object "
                      "a line whose \"prompt\" is taken as it is");
   command.add_flag("--raw", flags.raw, "give prompts to the model as they are, without the chat template");
-  command.add_option("--kv-quality", flags.quality, "percent of positions whose most likely next token stays the same")
+  command.add_option("--kv-quality", flags.quality, "percent that shall be left: of the probability of given answers, and of likeliest next tokens elsewhere")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command.add_option("--tokens", flags.tokens, "of the text, at most")

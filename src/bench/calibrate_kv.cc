@@ -39,6 +39,7 @@ class Calibration {
     TRY(open());
     TRY(search());
     TRY(measure());
+    describe();
     for (size_t adapter = 0; adapter < options_.adapters.size(); ++adapter) TRY(borrow(adapter));
     return std::move(found_);
   }
@@ -65,12 +66,14 @@ class Calibration {
                                   std::to_string(1 + trial.adapters.size()) + " times");
     TRY_ASSIGN(trial_, KvTrial::create(host_, std::move(pieces), trial));
     found_.pieces = trial_->pieces().size();
-    for (const KvTextPiece& piece : trial_->pieces())
-      found_.steps.text_tokens += static_cast<int64_t>(piece.tokens.size());
+    for (size_t piece = 0; piece < found_.pieces; ++piece) {
+      const auto tokens = static_cast<int64_t>(trial_->pieces()[piece].tokens.size());
+      found_.steps.text_tokens += tokens;
+      if (trial_->half(piece) == KvHalf::kHeldOut) found_.steps.held_out_tokens += tokens;
+    }
     spread_ = trial_->spread();
     order_.resize(trial_->identities());
     std::iota(order_.begin(), order_.end(), 0);
-    qualities_.resize(order_.size());
     return {};
   }
 
@@ -80,32 +83,51 @@ class Calibration {
     return kv_steps_from(trial_->shape(), spread_, factors);
   }
 
-  // Who failed last is asked first. `to_the_end`: whether it holds or not.
-  Result<bool> try_rungs(const KvRungs& rungs, bool to_the_end) {
+  Result<KvQuality> quality(const KvGrid& grid, size_t identity, KvHalf half) {
+    KvQualityCount count(trial_->positions(identity, half), 0);
+    TRY(trial_->lossy(grid, identity, half, count));
+    return count.quality();
+  }
+
+  // The mean of all identities of which the text has something.
+  Result<double> divergence(const KvRungs& rungs) {
     TRY_ASSIGN(const KvGrid grid, this->grid(rungs));
-    std::vector<KvQuality> qualities(order_.size());
-    bool holds = true;
-    for (size_t i = 0; i < order_.size() && (holds || to_the_end); ++i) {
-      const size_t identity = order_[i];
-      KvQualityCount count(trial_->positions(identity), to_the_end ? 0 : options_.agreement);
-      TRY(trial_->lossy(grid, identity, count));
-      qualities[identity] = count.quality();
-      if (count.failed()) {
-        holds = false;
-        std::rotate(order_.begin(), order_.begin() + static_cast<int64_t>(i),
-                    order_.begin() + static_cast<int64_t>(i) + 1);
-      }
+    double sum = 0;
+    int of = 0;  // the text has something of one, at least
+    for (size_t identity = 0; identity < order_.size(); ++identity) {
+      if (trial_->positions(identity, KvHalf::kSearched) == 0) continue;
+      KvQualityCount count = trial_->searched(identity, 0);
+      TRY(trial_->lossy(grid, identity, KvHalf::kSearched, count));
+      sum += count.divergence();
+      ++of;
     }
-    if (holds) qualities_ = qualities;
+    tell(rungs, line("a divergence of %.2e", sum / of));
+    return sum / of;
+  }
+
+  // Who failed last is asked first.
+  Result<bool> holds(const KvRungs& rungs) {
+    TRY_ASSIGN(const KvGrid grid, this->grid(rungs));
+    std::vector<KvQualityCount> counts;
+    for (size_t i = 0; i < order_.size(); ++i) {
+      counts.push_back(trial_->searched(order_[i], options_.agreement));
+      TRY(trial_->lossy(grid, order_[i], KvHalf::kSearched, counts.back()));
+      if (!counts.back().failed()) continue;
+      const auto at = order_.begin() + static_cast<int64_t>(i);
+      std::rotate(order_.begin(), at, at + 1);
+      tell(rungs, "other tokens");
+      return false;
+    }
+    const bool holds = answers_hold(counts, options_.agreement);
+    tell(rungs, holds ? "holds" : "other answers");
     return holds;
   }
 
-  void tell(const KvRungs& rungs, bool holds) {
-    double mean = 0;
-    for (const int32_t rung : rungs)
-      mean += static_cast<double>(kv_rung_factor(rung)) / static_cast<double>(rungs.size());
-    log_.log(LogLevel::kInfo, line("trial %d of at most %d: mean factor %.3f ", ++found_.trials, kKvTrialsMost, mean) +
-                                  (holds ? "holds" : "does not hold"));
+  void tell(const KvRungs& rungs, const std::string& what) {
+    double bits = 0;
+    for (size_t row = 0; row < rungs.size(); ++row)
+      bits += this->bits(row, rungs[row]) / static_cast<double>(rungs.size());
+    log_.log(LogLevel::kInfo, line("trial %d of at most %d: %.2f bits, ", ++found_.trials, kKvTrialsMost, bits) + what);
   }
 
   double bits(size_t row, int32_t rung) {
@@ -118,48 +140,48 @@ class Calibration {
   }
 
   Status search() {
-    const auto holds = [this](const KvRungs& rungs) -> Result<bool> {
-      TRY_ASSIGN(const bool held, try_rungs(rungs, false));
-      tell(rungs, held);
-      return held;
-    };
-    const size_t rows = 2 * static_cast<size_t>(trial_->shape().layers);
-    TRY_ASSIGN(const KvSearch found,
-               search_kv_rungs(rows, holds, [this](size_t row, int32_t rung) { return bits(row, rung); }));
+    const KvTrials trials{.divergence = [this](const KvRungs& rungs) { return divergence(rungs); },
+                          .holds = [this](const KvRungs& rungs) { return holds(rungs); },
+                          .bits = [this](size_t row, int32_t rung) { return bits(row, rung); }};
+    TRY_ASSIGN(const KvSearch found, search_kv_rungs(2 * static_cast<size_t>(trial_->shape().layers), trials));
     rungs_ = found.rungs;
     found_.holds = found.holds;
-    if (!found.holds) {  // then what it is is measured to the end
-      TRY_ASSIGN([[maybe_unused]] const bool whole, try_rungs(rungs_, true));
-    }
     return {};
   }
 
+  // Once, on what the search has not seen.
   Status measure() {
-    const KvGridShape shape = trial_->shape();
     TRY_ASSIGN(const KvGrid grid, this->grid(rungs_));
     KvSteps& steps = found_.steps;
-    steps.fingerprint = host_.fingerprint();
-    steps.name = options_.model_name;
-    steps.layers = shape.layers, steps.kv_heads = shape.kv_heads, steps.head_dim = shape.head_dim;
-    steps.agreement_asked = options_.agreement;
-    steps.quality = qualities_[0];
     steps.bits = trial_->bits(grid, 0).alone;
-    for (size_t row = 0; row < rungs_.size(); ++row) {
-      steps.factors.push_back(kv_rung_factor(rungs_[row]));
-      found_.row_bits.push_back(bits(row, rungs_[row]));
-      const auto of_row = grid.steps(static_cast<int32_t>(row / 2), static_cast<int32_t>(row % 2));
-      steps.steps.insert(steps.steps.end(), of_row.begin(), of_row.end());
-    }
+    TRY_ASSIGN(steps.quality, quality(grid, 0, KvHalf::kHeldOut));
     for (size_t i = 0; i < options_.adapters.size(); ++i) {
       KvAdapterSteps& adapter = steps.adapters.emplace_back();
       adapter.name = options_.adapters[i].name;
       adapter.digest = digest_hex(options_.adapters[i].adapter->digest);
-      adapter.quality = qualities_[i + 1];
+      TRY_ASSIGN(adapter.quality, quality(grid, i + 1, KvHalf::kHeldOut));
       const KvTrial::Bits bits = trial_->bits(grid, i + 1);
       adapter.bits = bits.alone;
       adapter.bits_delta = bits.delta;
     }
+    for (size_t row = 0; row < rungs_.size(); ++row) {
+      const auto of_row = grid.steps(static_cast<int32_t>(row / 2), static_cast<int32_t>(row % 2));
+      steps.steps.insert(steps.steps.end(), of_row.begin(), of_row.end());
+    }
     return {};
+  }
+
+  void describe() {
+    KvSteps& steps = found_.steps;
+    const KvGridShape shape = trial_->shape();
+    steps.fingerprint = host_.fingerprint();
+    steps.name = options_.model_name;
+    steps.layers = shape.layers, steps.kv_heads = shape.kv_heads, steps.head_dim = shape.head_dim;
+    steps.agreement_asked = options_.agreement;
+    for (size_t row = 0; row < rungs_.size(); ++row) {
+      steps.factors.push_back(kv_rung_factor(rungs_[row]));
+      found_.row_bits.push_back(bits(row, rungs_[row]));
+    }
   }
 
   // Agreement of the answers; nothing where it is less than asked.
@@ -196,11 +218,12 @@ class Calibration {
       own.push_back(std::move(answer));
     }
     borrow.prompts = own.size();
-    if (own.empty() && trial_->positions(adapter + 1) == 0) return {};  // nothing speaks for it
+    const int64_t positions = trial_->positions(adapter + 1, KvHalf::kSearched);
+    if (own.empty() && positions == 0) return {};  // nothing speaks for it
     KvAdapterSteps& steps = found_.steps.adapters[adapter];
     for (int32_t layers = trial_->shape().layers; layers > 0; --layers) {
-      KvQualityCount count(trial_->positions(adapter + 1), options_.agreement);
-      TRY(trial_->borrowed(layers, adapter + 1, count));
+      KvQualityCount count(positions, options_.agreement);
+      TRY(trial_->borrowed(layers, adapter + 1, KvHalf::kSearched, count));
       std::optional<double> answers;
       if (!count.failed()) {
         TRY_ASSIGN(answers, compare_answers(adapter, layers, own));
@@ -212,7 +235,9 @@ class Calibration {
                                            std::to_string(count.quality().positions) + " positions"
                                      : "other answers to prompts"));
       if (!answers) continue;
-      borrow.text = count.quality().agreement;
+      KvQualityCount held_out(trial_->positions(adapter + 1, KvHalf::kHeldOut), 0);
+      TRY(trial_->borrowed(layers, adapter + 1, KvHalf::kHeldOut, held_out));
+      borrow.text = held_out.quality().agreement;
       borrow.answers = *answers;
       steps.borrow_layers = layers;
       steps.borrow_agreement = std::min(borrow.text, borrow.answers);
@@ -227,7 +252,6 @@ class Calibration {
   std::unique_ptr<KvTrial> trial_;
   std::vector<float> spread_;
   std::vector<size_t> order_;  // of identities
-  std::vector<KvQuality> qualities_;
   std::array<std::vector<double>, kKvRungs> bits_;
   KvRungs rungs_;
   KvCalibration found_;
@@ -250,16 +274,10 @@ Result<KvCalibration> calibrate_kv(ModelHost& host, const KvCalibrationOptions& 
   return Calibration(host, options, log).run();
 }
 
-std::string kv_calibration_table(const KvCalibration& found) {
-  const KvSteps& steps = found.steps;
-  std::string text = line("%zu pieces of text, %lld tokens; %d trials\n", found.pieces,
-                          static_cast<long long>(steps.text_tokens), found.trials);
-  text += "layer  factor K  factor V  bits K  bits V\n";
-  for (size_t row = 0; row + 1 < steps.factors.size(); row += 2) {
-    text += line("%5zu  %8.4f  %8.4f  %6.2f  %6.2f\n", row / 2, static_cast<double>(steps.factors[row]),
-                 static_cast<double>(steps.factors[row + 1]), found.row_bits[row], found.row_bits[row + 1]);
-  }
-  text +=
+namespace {
+
+std::string of_positions(const KvSteps& steps) {
+  std::string text =
       "model                 positions  agreement    mean KL  bits alone  bits as delta  borrows  agreement  prefill "
       "saved\n";
   const auto row = [&](const std::string& name, const KvQuality& quality, double bits) {
@@ -267,13 +285,48 @@ std::string kv_calibration_table(const KvCalibration& found) {
                 static_cast<long long>(quality.positions), percent(quality.agreement).c_str(), quality.mean_kl, bits);
   };
   text += row("base", steps.quality, steps.bits) + "\n";
-  for (size_t i = 0; i < steps.adapters.size(); ++i) {
-    const KvAdapterSteps& adapter = steps.adapters[i];
+  for (const KvAdapterSteps& adapter : steps.adapters) {
     text += row(adapter.name, adapter.quality, adapter.bits);
     text += line("  %13.2f  %2d of %2d  %9s  %13s\n", adapter.bits_delta, adapter.borrow_layers, steps.layers,
                  percent(adapter.borrow_agreement).c_str(), percent(steps.prefill_saved(adapter)).c_str());
   }
   return text;
+}
+
+// Nothing where the text has no answers.
+std::string of_answers(const KvSteps& steps) {
+  std::string rows;
+  const auto add = [&](const std::string& name, const KvQuality& quality) {
+    if (quality.answers == 0) return;
+    const auto share = [&](int64_t count) {
+      return percent(static_cast<double>(count) / static_cast<double>(quality.answers));
+    };
+    rows += line("%-20s  %9lld  %9s  %10s  %10s  %13s\n", printable(name, 20).c_str(),
+                 static_cast<long long>(quality.answers), share(quality.answers_same).c_str(),
+                 share(quality.answers_exact_right).c_str(), share(quality.answers_right).c_str(),
+                 percent(quality.answers_lost).c_str());
+  };
+  add("base", steps.quality);
+  for (const KvAdapterSteps& adapter : steps.adapters) add(adapter.name, adapter.quality);
+  return rows.empty() ? rows
+                      : "model                   answers   the same       right  right then           lost\n" + rows;
+}
+
+}  // namespace
+
+std::string kv_calibration_table(const KvCalibration& found) {
+  const KvSteps& steps = found.steps;
+  std::string text = line(
+      "%zu pieces of text, %lld tokens; measured on %lld of them that the search has not seen; "
+      "%d trials\n",
+      found.pieces, static_cast<long long>(steps.text_tokens), static_cast<long long>(steps.held_out_tokens),
+      found.trials);
+  text += "layer  factor K  factor V  bits K  bits V\n";
+  for (size_t row = 0; row + 1 < steps.factors.size(); row += 2) {
+    text += line("%5zu  %8.4f  %8.4f  %6.2f  %6.2f\n", row / 2, static_cast<double>(steps.factors[row]),
+                 static_cast<double>(steps.factors[row + 1]), found.row_bits[row], found.row_bits[row + 1]);
+  }
+  return text + of_positions(steps) + of_answers(steps);
 }
 
 }  // namespace loralei

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `loralei calibrate-kv` measures: steps of the base's K and V with which the next
-// token stays the same at so many positions of a text, for the base and for each adapter;
-// what blocks then take; and for how many layers each adapter may read the base's K and V
+// What `loralei calibrate-kv` measures: steps of the base's K and V with which answers of
+// a text, and its next tokens, stay what they are, for the base and for each adapter; what
+// blocks then take; and for how many layers each adapter may read the base's K and V
 // (tokens in, figures out; the command reads files and prints).
+//
+// Steps are searched with one half of the text (KvHalf). What stands in the result was
+// measured once, on the other.
 //
 // Borrowing: below a layer the prefix is computed without the adapter. Depths are tried
 // from all layers down; the first is taken with which the text and the answers to the
@@ -34,8 +37,8 @@ struct KvCalibrationOptions {
   std::string model_name;
   std::vector<KvDocument> text;  // without special tokens, but for those of prompts
   std::vector<TokenId> begin;    // what stands before each piece of one without a prompt
-  int64_t tokens = 4096;         // of the text, at most
-  double agreement = 0.995;      // asked for, a share
+  int64_t tokens = 8192;         // of the text, at most
+  double agreement = 0.995;      // asked for, a share (answers_hold, and of positions)
   int32_t answer_tokens = 32;
   std::vector<CalibratedAdapter> adapters;
 };
@@ -45,7 +48,7 @@ struct KvCalibration {
   bool holds = false;
   int32_t trials = 0;
   size_t pieces = 0, pieces_wanted = 0;
-  std::vector<double> row_bits;  // [layers][2], entropy in the base's K and V
+  std::vector<double> row_bits;  // [layers][2], KvTrial::entropies
   // Of each adapter.
   struct Borrow {
     double text = 1, answers = 1;  // agreement at its depth

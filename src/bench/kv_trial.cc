@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 #include "base/units.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr size_t kOwnLast = 3;  // tokens of a prompt that are always computed
 constexpr size_t kPrefixPart = 3, kPrefixOf = 4;
 constexpr int64_t kScratchSteps = 2;        // whose rows pieces have together, where there is room
+constexpr int64_t kEntropyBlocks = 256;     // that are looked at, at even distances
 constexpr int32_t kCountedFarthest = 4096;  // integers farther than that count as this one
 constexpr size_t kCounted = 2 * kCountedFarthest;
 
@@ -41,7 +43,7 @@ void add_pieces(const KvDocument& document, std::span<const TokenId> begin, size
   if (document.prompt > 0) {
     const size_t prefix = kv_shared_tokens(document.prompt);
     if (prefix > 0 && document.tokens.size() <= longest)
-      to.push_back({document.tokens, prefix, document.prompt - 1, document.identity});
+      to.push_back({document.tokens, prefix, document.prompt - 1, document.identity, true});
     return;
   }
   const size_t own = std::min(longest, kKvPieceTokens) - begin.size();
@@ -138,6 +140,8 @@ Status KvTrial::place(std::vector<KvTextPiece> pieces, const Options& options) {
   scratch = std::max(scratch, std::min(kScratchSteps * in_a_step, room / 4));
   while (pieces.size() > 1 && kept_blocks_of(pieces) > room - scratch) thin_out(pieces, (pieces.size() + 1) / 2);
   pieces_ = std::move(pieces);
+  std::map<size_t, size_t> seen;
+  for (const KvTextPiece& piece : pieces_) halves_.push_back(static_cast<KvHalf>(seen[piece.identity]++ % 2));
   int32_t next = 0;
   for (size_t i = 0; i < identities_.size(); ++i) {
     for (const KvTextPiece& piece : pieces_) {
@@ -150,22 +154,21 @@ Status KvTrial::place(std::vector<KvTextPiece> pieces, const Options& options) {
   TRY_ASSIGN(runner_, KvRunner::create(host_.executor(), host_.ledger(), host_.file().config, host_.kv_dtype(),
                                        next + static_cast<int32_t>(scratch)));
   scratch_blocks_ = static_cast<int32_t>(scratch);
-  for (size_t i = 0; i < identities_.size(); ++i) form_groups(i);
+  for (size_t i = 0; i < identities_.size(); ++i)
+    for (const KvHalf half : {KvHalf::kSearched, KvHalf::kHeldOut}) form_groups(i, half);
   return {};
 }
 
-void KvTrial::form_groups(size_t identity) {
-  Identity& own = identities_[identity];
+void KvTrial::form_groups(size_t identity, KvHalf half) {
+  Part& part = identities_[identity].parts[static_cast<size_t>(half)];
   int32_t blocks = 0;
-  size_t position = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    own.first.push_back(position);
-    if (!is_of(pieces_[i], identity)) continue;
-    position += pieces_[i].tokens.size() - pieces_[i].compared;
+    if (!is_of(pieces_[i], identity) || halves_[i] != half) continue;
+    part.positions += static_cast<int64_t>(pieces_[i].tokens.size() - pieces_[i].compared);
     const int32_t more = blocks_of(pieces_[i].tokens.size());
-    if (own.groups.empty() || blocks + more > scratch_blocks_) own.groups.emplace_back(), blocks = 0;
-    own.groups.back().pieces.push_back(i);
-    own.groups.back().scratch.push_back(scratch_ + blocks);
+    if (part.groups.empty() || blocks + more > scratch_blocks_) part.groups.emplace_back(), blocks = 0;
+    part.groups.back().pieces.push_back(i);
+    part.groups.back().scratch.push_back(scratch_ + blocks);
     blocks += more;
   }
 }
@@ -197,7 +200,7 @@ Status KvTrial::compute_rest(const Group& group, size_t identity, bool kept, con
   }
   return runner_->run(rows, own.adapter, [&](size_t sequence, size_t token, std::span<const float> logits) {
     const size_t piece = group.pieces[sequence];
-    compare(own.first[piece] + token - (pieces_[piece].compared - pieces_[piece].prefix), logits);
+    compare(piece, token - (pieces_[piece].compared - pieces_[piece].prefix), logits);
   });
 }
 
@@ -208,13 +211,43 @@ Status KvTrial::compute_exact(size_t identity) {
   for (size_t i = 0; i < pieces_.size(); ++i)
     if (own.kept[i] >= 0) pieces.push_back(i), kept.push_back(own.kept[i]);
   TRY(compute_prefixes(pieces, kept, own.adapter));
-  for (const Group& group : own.groups) {
-    TRY(compute_rest(group, identity, true, [&](size_t at, std::span<const float> logits) {
-      CHECK(at == own.exact.size());
-      own.exact.emplace_back(logits);
-    }));
+  own.first.resize(pieces_.size());
+  for (Part& part : own.parts) {
+    for (const Group& group : part.groups) {
+      TRY(compute_rest(group, identity, true, [&](size_t piece, size_t at, std::span<const float> logits) {
+        if (at == 0) own.first[piece] = own.exact.size();
+        own.exact.emplace_back(logits);
+      }));
+      for (const size_t piece : group.pieces) add_answer(piece, own, part);
+    }
   }
   return {};
+}
+
+void KvTrial::add_answer(size_t piece, const Identity& own, Part& part) const {
+  const KvTextPiece& text = pieces_[piece];
+  if (!text.answer) return;
+  double log_p = 0;
+  for (size_t i = text.compared; i + 1 < text.tokens.size(); ++i)
+    log_p += own.exact[own.first[piece] + i - text.compared].log_p(text.tokens[i + 1]);
+  ++part.answers;
+  part.answers_exact += std::exp(log_p);
+  part.of_answers += static_cast<int64_t>(text.tokens.size() - text.compared);
+}
+
+KvQualityCount KvTrial::searched(size_t identity, double agreement) const {
+  const Part& part = this->part(identity, KvHalf::kSearched);
+  const bool by_answers = answers_tell(part.answers_exact, part.answers);
+  return {part.positions - (by_answers ? part.of_answers : 0), agreement, by_answers};
+}
+
+void KvTrial::add(size_t piece, size_t at, std::span<const float> logits, size_t identity,
+                  KvQualityCount& count) const {
+  const Identity& own = identities_[identity];
+  const KvTextPiece& text = pieces_[piece];
+  const size_t next = text.compared + at + 1;
+  const TokenId given = next < text.tokens.size() ? text.tokens[next] : kKvAnswerEnds;
+  count.add(own.exact[own.first[piece] + at], logits, text.answer ? given : kKvNoAnswer);
 }
 
 void KvTrial::put_integers(const KvGrid& grid, const Group& group, size_t identity, KvNumbers& numbers) {
@@ -232,25 +265,21 @@ void KvTrial::put_integers(const KvGrid& grid, const Group& group, size_t identi
   }
 }
 
-Status KvTrial::lossy(const KvGrid& grid, size_t identity, KvQualityCount& count) {
+Status KvTrial::lossy(const KvGrid& grid, size_t identity, KvHalf half, KvQualityCount& count) {
   KvNumbers numbers(grid);
-  const Identity& own = identities_[identity];
-  for (const Group& group : own.groups) {
+  for (const Group& group : part(identity, half).groups) {
     if (count.failed()) break;
     put_integers(grid, group, identity, numbers);
-    TRY(compute_rest(group, identity, false,
-                     [&](size_t at, std::span<const float> logits) { count.add(own.exact[at], logits); }));
+    TRY(compare_rest(group, identity, count));
   }
   return {};
 }
 
-Status KvTrial::borrowed(int32_t layers, size_t identity, KvQualityCount& count) {
-  const Identity& own = identities_[identity];
-  for (const Group& group : own.groups) {
+Status KvTrial::borrowed(int32_t layers, size_t identity, KvHalf half, KvQualityCount& count) {
+  for (const Group& group : part(identity, half).groups) {
     if (count.failed()) break;
     TRY(compute_prefixes(group.pieces, group.scratch, &from_layer(identity, layers)));
-    TRY(compute_rest(group, identity, false,
-                     [&](size_t at, std::span<const float> logits) { count.add(own.exact[at], logits); }));
+    TRY(compare_rest(group, identity, count));
   }
   return {};
 }
@@ -294,40 +323,62 @@ Result<std::vector<TokenId>> KvTrial::answer(std::span<const TokenId> prompt, in
   return answer;
 }
 
-void KvTrial::for_kept(size_t identity, const std::function<void(int32_t block, int32_t base)>& call) const {
+void KvTrial::for_kept(size_t identity,
+                       const std::function<void(size_t piece, int32_t block, int32_t base)>& call) const {
   for (size_t piece = 0; piece < pieces_.size(); ++piece) {
     const int32_t first = identities_[identity].kept[piece];
     for (int32_t block = 0; first >= 0 && block < blocks_of(pieces_[piece].prefix); ++block)
-      call(first + block, identities_[0].kept[piece] + block);
+      call(piece, first + block, identities_[0].kept[piece] + block);
   }
 }
 
 std::vector<float> KvTrial::spread() const {
   KvSpread spread(shape());
-  for_kept(0, [&](int32_t block, int32_t) { spread.add(runner_->view(), block); });
+  for_kept(0, [&](size_t piece, int32_t block, int32_t) {
+    if (half(piece) == KvHalf::kSearched) spread.add(runner_->view(), block);
+  });
   return spread.spread();
 }
 
-std::vector<double> KvTrial::entropies(const KvGrid& grid) const {
+void KvTrial::add_entropies(const KvGrid& grid, size_t identity, std::span<double> bits) const {
   const KvGridShape shape = grid.shape();
-  const int32_t heads = 2 * shape.layers * shape.kv_heads;
-  std::vector<uint32_t> counts(static_cast<size_t>(heads) * kCounted);
-  KvNumbers numbers(grid);
-  for_kept(0, [&](int32_t block, int32_t) {
-    if (!kv_read(grid, runner_->view(), block, numbers)) return;
+  int64_t blocks = 0, seen = 0;
+  const auto of_half = [&](size_t piece) { return half(piece) == KvHalf::kSearched; };
+  for_kept(identity, [&](size_t piece, int32_t, int32_t) { blocks += of_half(piece) ? 1 : 0; });
+  const int64_t every = (blocks + kEntropyBlocks - 1) / kEntropyBlocks;
+  const size_t heads = bits.size() * static_cast<size_t>(shape.kv_heads);
+  std::vector<uint32_t> counts(heads * kCounted);
+  KvNumbers numbers(grid), base(grid);
+  for_kept(identity, [&](size_t piece, int32_t block, int32_t beside) {
+    if (!of_half(piece) || seen++ % every != 0) return;
+    const KvView& view = runner_->view();
+    if (!kv_read(grid, view, block, numbers) || !kv_read(grid, view, beside, base)) return;
     uint32_t* of_head = counts.data();
     for (int32_t row = 0; row < 2 * shape.layers; ++row) {
       for (int32_t head = 0; head < shape.kv_heads; ++head, of_head += kCounted) {
         const int16_t* const integers = numbers.head(row / 2, row % 2, head);
-        for (int64_t i = 0; i < shape.head_numbers(); ++i)
-          ++of_head[std::clamp<int32_t>(integers[i], -kCountedFarthest, kCountedFarthest - 1) + kCountedFarthest];
+        const int16_t* const from = base.head(row / 2, row % 2, head);
+        for (int64_t i = 0; i < shape.head_numbers(); ++i) {
+          const int32_t told = integers[i] - (identity == 0 ? 0 : from[i]);
+          ++of_head[std::clamp(told, -kCountedFarthest, kCountedFarthest - 1) + kCountedFarthest];
+        }
       }
     }
   });
-  std::vector<double> bits(2 * static_cast<size_t>(shape.layers));
-  for (size_t head = 0; head < static_cast<size_t>(heads); ++head)
+  for (size_t head = 0; head < heads; ++head)
     bits[head / static_cast<size_t>(shape.kv_heads)] +=
         entropy(std::span(counts).subspan(head * kCounted, kCounted)) / shape.kv_heads;
+}
+
+std::vector<double> KvTrial::entropies(const KvGrid& grid) const {
+  std::vector<double> bits(2 * static_cast<size_t>(grid.shape().layers));
+  double owners = 0;
+  for (size_t identity = 0; identity < identities_.size(); ++identity) {
+    if (identity > 0 && identities_[identity].exact.empty()) continue;
+    add_entropies(grid, identity, bits);
+    ++owners;
+  }
+  for (double& one : bits) one /= owners;
   return bits;
 }
 
@@ -336,7 +387,7 @@ KvTrial::Bits KvTrial::bits(const KvGrid& grid, size_t identity) const {
   KvNumbers numbers(grid), base(grid);
   const auto raw = static_cast<double>(grid.shape().numbers() * row_bytes(grid.shape().dtype, 1));
   double alone = 0, delta = 0, all = 0;
-  for_kept(identity, [&](int32_t block, int32_t beside) {
+  for_kept(identity, [&](size_t, int32_t block, int32_t beside) {
     const KvView& view = runner_->view();
     const bool has = kv_read(grid, view, block, numbers), anchored = has && kv_read(grid, view, beside, base);
     const double bytes = has ? static_cast<double>(kv_encode(grid, numbers, nullptr, room)) : raw;

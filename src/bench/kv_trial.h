@@ -16,6 +16,7 @@
 // Failure: what the model or memory refuse, in a sentence; a text that is too short.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,7 +47,11 @@ struct KvTextPiece {
   size_t prefix = 0;    // tokens, a multiple of kKvBlockTokens, at least one block
   size_t compared = 0;  // first position whose next token is compared; not in the prefix
   size_t identity = kKvAll;
+  bool answer = false;  // what is compared is a whole answer
 };
+// Of each identity's pieces every other one is held out: steps are searched by some, and
+// what they do is measured on the others. Who has one piece alone has it in both halves.
+enum class KvHalf : size_t { kSearched, kHeldOut };
 inline constexpr size_t kKvPieceTokens = 256, kKvPieceLeast = 32;
 // Pieces of one document each, `tokens` tokens in all, at even distances: of documents
 // with a prompt whole ones, of others up to kKvPieceTokens tokens behind `begin` (a BOS
@@ -69,13 +74,19 @@ class KvTrial {
   const std::vector<KvTextPiece>& pieces() const { return pieces_; }
   KvGridShape shape() const;
   size_t identities() const { return identities_.size(); }  // the base, then each adapter
-  int64_t positions(size_t identity) const { return static_cast<int64_t>(identities_[identity].exact.size()); }
-  // Of the base's kept prefixes.
+  // Which half a piece is in; of one that is the only one of its identity: kSearched.
+  KvHalf half(size_t piece) const { return halves_[piece]; }
+  int64_t positions(size_t identity, KvHalf half) const { return part(identity, half).positions; }  // compared
+  // To count the searched half against an agreement: answers as such where they say
+  // something (answers_tell), and positions of the rest.
+  KvQualityCount searched(size_t identity, double agreement) const;
+  // Of the base's kept prefixes of the searched half.
   std::vector<float> spread() const;
-  // Bits of a number of each layer's K and V [layers][2] in the base's prefixes: the
-  // entropy of each head's integers.
+  // Bits of a number of each layer's K and V [layers][2] in prefixes of that half, the
+  // mean of all identities: the entropy of each head's integers, of the base's as they
+  // are, of an adapter's as differences from the base's.
   std::vector<double> entropies(const KvGrid& grid) const;
-  // Bits of a number of the prefixes as blobs: alone, and as differences from the base's.
+  // Bits of a number of all prefixes as blobs: alone, and as differences from the base's.
   // A block without integers counts as it is in the cache.
   struct Bits {
     double alone = 0, delta = 0;
@@ -83,9 +94,9 @@ class KvTrial {
   Bits bits(const KvGrid& grid, size_t identity) const;
 
   // With prefixes from integers.
-  Status lossy(const KvGrid& grid, size_t identity, KvQualityCount& count);
+  Status lossy(const KvGrid& grid, size_t identity, KvHalf half, KvQualityCount& count);
   // With prefixes of the base below layer `layers`; identity > 0.
-  Status borrowed(int32_t layers, size_t identity, KvQualityCount& count);
+  Status borrowed(int32_t layers, size_t identity, KvHalf half, KvQualityCount& count);
 
   // The greedy answer of up to `tokens` tokens, until one of `ends`. With `layers` > 0
   // kv_shared_tokens of the prompt have the base's K and V below that layer.
@@ -98,11 +109,17 @@ class KvTrial {
     std::vector<size_t> pieces;
     std::vector<int32_t> scratch;
   };
+  // What is compared of a half.
+  struct Part {
+    std::vector<Group> groups;
+    int64_t positions = 0, answers = 0, of_answers = 0;  // the last: positions
+    double answers_exact = 0;                            // the sum of their probabilities
+  };
   struct Identity {
     const Adapter* adapter = nullptr;
     std::vector<int32_t> kept;          // [pieces] first block of the prefix; -1: not this one's
     std::vector<size_t> first;          // [pieces] into `exact`
-    std::vector<Group> groups;          // of pieces that are compared
+    std::array<Part, 2> parts;          // by KvHalf
     std::vector<KvDistribution> exact;  // of all compared positions
   };
   explicit KvTrial(ModelHost& host) : host_(host) {}
@@ -111,22 +128,38 @@ class KvTrial {
   static bool is_of(const KvTextPiece& piece, size_t identity) {
     return piece.identity == kKvAll || piece.identity == identity;
   }
-  void form_groups(size_t identity);
+  // The searched one where nothing is held out.
+  const Part& part(size_t identity, KvHalf half) const {
+    const auto& parts = identities_[identity].parts;
+    return parts[half == KvHalf::kHeldOut && !parts[1].groups.empty() ? 1 : 0];
+  }
+  void form_groups(size_t identity, KvHalf half);
   Status compute_exact(size_t identity);
+  void add_answer(size_t piece, const Identity& own, Part& part) const;
+  void add(size_t piece, size_t at, std::span<const float> logits, size_t identity, KvQualityCount& count) const;
   // Prefixes of a group into its scratch blocks, or (`kept`) of all pieces where they are
   // kept.
   Status compute_prefixes(std::span<const size_t> pieces, std::span<const int32_t> first_blocks,
                           const Adapter* adapter);
   // The rest of a group on prefixes in scratch blocks (`kept`: on kept ones).
-  using Compare = std::function<void(size_t at, std::span<const float> logits)>;  // at: into Identity::exact
+  // `at`: of the piece's compared positions; of each all are told in order.
+  using Compare = std::function<void(size_t piece, size_t at, std::span<const float> logits)>;
   Status compute_rest(const Group& group, size_t identity, bool kept, const Compare& compare);
+  // On prefixes in scratch blocks, counted against the exact ones.
+  Status compare_rest(const Group& group, size_t identity, KvQualityCount& count) {
+    return compute_rest(group, identity, false, [&](size_t piece, size_t at, std::span<const float> logits) {
+      add(piece, at, logits, identity, count);
+    });
+  }
   void put_integers(const KvGrid& grid, const Group& group, size_t identity, KvNumbers& numbers);
   const Adapter& from_layer(size_t identity, int32_t layers);
+  void add_entropies(const KvGrid& grid, size_t identity, std::span<double> bits) const;
   // Calls for every kept block of an identity, with the base's beside it.
-  void for_kept(size_t identity, const std::function<void(int32_t block, int32_t base)>& call) const;
+  void for_kept(size_t identity, const std::function<void(size_t piece, int32_t block, int32_t base)>& call) const;
 
   ModelHost& host_;
   std::vector<KvTextPiece> pieces_;
+  std::vector<KvHalf> halves_;  // [pieces]
   std::vector<Identity> identities_;
   int32_t scratch_ = 0, scratch_blocks_ = 0;  // the first block that is not kept, and how many
   uint64_t next_version_ = 1;

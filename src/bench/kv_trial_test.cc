@@ -81,8 +81,8 @@ std::unique_ptr<KvTrial> demo_trial(ModelHost& host, const std::vector<const Ada
 KvQuality lossy(KvTrial& trial, const std::vector<float>& spread, float factor, size_t identity) {
   const auto grid = kv_steps_from(trial.shape(), spread, factor);
   CHECK(grid.ok());
-  KvQualityCount count(trial.positions(identity), 0);
-  CHECK(trial.lossy(*grid, identity, count).ok());
+  KvQualityCount count(trial.positions(identity, KvHalf::kSearched), 0);
+  CHECK(trial.lossy(*grid, identity, KvHalf::kSearched, count).ok());
   return count.quality();
 }
 
@@ -126,14 +126,15 @@ TEST(KvTrial, FineStepsChangeNothingAndCoarseOnesMore) {
     const auto host = demo_host(dtype);
     const auto shout = demo_adapter(*host, "shout", 1);
     const auto trial = demo_trial(*host, {shout.get()});
-    ASSERT_GT(trial->positions(0), 20);
+    const int64_t positions = trial->positions(0, KvHalf::kSearched);
+    ASSERT_GT(positions, 20);
     const std::vector<float> spread = trial->spread();
     for (size_t identity = 0; identity < 2; ++identity) {
-      EXPECT_EQ(trial->positions(identity), trial->positions(0));
+      EXPECT_EQ(trial->positions(identity, KvHalf::kSearched), positions);
       const KvQuality fine = lossy(*trial, spread, 1.0f / 1024, identity);
       EXPECT_GE(fine.agreement, 0.98);  // but where two tokens are as likely
       EXPECT_LT(fine.mean_kl, 1e-4);
-      EXPECT_EQ(fine.positions, trial->positions(0));
+      EXPECT_EQ(fine.positions, positions);
       const KvQuality safe = lossy(*trial, spread, 0.25f, identity), rough = lossy(*trial, spread, 4, identity);
       EXPECT_GT(safe.mean_kl, fine.mean_kl);
       EXPECT_GT(rough.mean_kl, safe.mean_kl);
@@ -146,10 +147,70 @@ TEST(KvTrial, FineStepsChangeNothingAndCoarseOnesMore) {
     EXPECT_LT(base.delta, 0.6);  // of what is the same: the headers
     EXPECT_LT(other.delta, other.alone);
     EXPECT_TRUE(base.alone > 3.5 && base.alone < 6) << base.alone;
-    double entropy = 0;
+    double entropy = 0;  // of the base alone, and of an adapter that differs
     for (const double row : trial->entropies(*grid)) entropy += row / 8;
-    EXPECT_NEAR(entropy, base.alone, 0.5);
+    EXPECT_NEAR(entropy, (base.alone + other.delta) / 2, 0.5);
   }
+}
+
+TEST(KvTrial, EveryOtherPieceOfEachIsHeldOutAndOneAloneIsInBothHalves) {
+  const auto host = demo_host();
+  const auto json = demo_adapter(*host, "json", 1), shout = demo_adapter(*host, "shout", 2);
+  std::vector<KvDocument> documents;  // the base's, json's and a shared one in turns, one of shout's
+  const std::vector<KvDocument> base = dialogues_of("", 0), its = dialogues_of("json", 1);
+  for (size_t i = 0; i < 2; ++i) {
+    documents.push_back(base[i]);
+    documents.push_back(its[i]);
+    documents.push_back(base[i]);
+    documents.back().identity = kKvAll;
+  }
+  documents.push_back(dialogues_of("shout", 2)[0]);
+  auto pieces = cut_kv_pieces(documents, {}, 100'000, 4096);
+  ASSERT_TRUE(pieces.ok());
+  ASSERT_EQ(pieces->size(), documents.size());
+  const auto trial =
+      KvTrial::create(*host, *std::move(pieces), {.adapters = {json.get(), shout.get()}, .prompt_tokens_most = 128});
+  ASSERT_TRUE(trial.ok());
+  int64_t positions[2][3] = {};
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const KvHalf half = (*trial)->half(i);
+    EXPECT_EQ(half, i >= 3 && i < 6 ? KvHalf::kHeldOut : KvHalf::kSearched) << i;
+    const KvTextPiece& piece = (*trial)->pieces()[i];
+    for (size_t identity = 0; identity < 3; ++identity) {
+      if (piece.identity == kKvAll || piece.identity == identity)
+        positions[half == KvHalf::kHeldOut][identity] += static_cast<int64_t>(piece.tokens.size() - piece.compared);
+    }
+  }
+  for (size_t identity = 0; identity < 3; ++identity) {
+    EXPECT_EQ((*trial)->positions(identity, KvHalf::kSearched), positions[0][identity]);
+    EXPECT_EQ((*trial)->positions(identity, KvHalf::kHeldOut), positions[1][identity]);
+  }
+  // Without the shared one shout has one piece, and that is all there is to measure.
+  auto alone = cut_kv_pieces(std::span(documents).last(1), {}, 100'000, 4096);
+  const auto lone =
+      KvTrial::create(*host, *std::move(alone), {.adapters = {json.get(), shout.get()}, .prompt_tokens_most = 128});
+  ASSERT_TRUE(lone.ok());
+  EXPECT_GT((*lone)->positions(2, KvHalf::kHeldOut), 0);
+  EXPECT_EQ((*lone)->positions(2, KvHalf::kHeldOut), (*lone)->positions(2, KvHalf::kSearched));
+}
+
+TEST(KvTrial, AnswersOfTheDemoAreRightAndCoarseStepsLoseThem) {
+  const auto host = demo_host();
+  const auto json = demo_adapter(*host, "json", 1);
+  auto pieces = cut_kv_pieces(dialogues_of("json", 1), {}, 100'000, 4096);
+  ASSERT_TRUE(pieces.ok());
+  const auto trial = KvTrial::create(*host, *std::move(pieces), {.adapters = {json.get()}, .prompt_tokens_most = 128});
+  ASSERT_TRUE(trial.ok());
+  const std::vector<float> spread = (*trial)->spread();
+  const KvQuality fine = lossy(**trial, spread, 1.0f / 256, 1), rough = lossy(**trial, spread, 8, 1);
+  ASSERT_GT(fine.answers, 5);
+  EXPECT_GT(fine.answers_exact_right, fine.answers / 2);  // the question before turns some
+  EXPECT_EQ(fine.answers_right, fine.answers_exact_right);
+  EXPECT_EQ(fine.answers_same, fine.answers);
+  EXPECT_NEAR(fine.answers_lost, 0, 0.02);
+  EXPECT_EQ(rough.answers_exact_right, fine.answers_exact_right);
+  EXPECT_LT(rough.answers_right, fine.answers_right);
+  EXPECT_GT(rough.answers_lost, 0.1);
 }
 
 TEST(KvTrial, BelowTheDepthThePrefixIsTheBases) {
@@ -192,11 +253,12 @@ TEST(KvTrial, AnswersAreTheDemosAndDepthZeroChangesNothing) {
     EXPECT_EQ(*answer, one.answer);
     EXPECT_EQ(trial->answer(one.prompt, 0, 1, 2, ends)->size(), 2u);
   }
-  KvQualityCount same(trial->positions(1), 1), other(trial->positions(1), 0);
-  ASSERT_TRUE(trial->borrowed(0, 1, same).ok());
+  const int64_t positions = trial->positions(1, KvHalf::kSearched);
+  KvQualityCount same(positions, 1), other(positions, 0);
+  ASSERT_TRUE(trial->borrowed(0, 1, KvHalf::kSearched, same).ok());
   EXPECT_EQ(same.quality().agreement, 1);
   EXPECT_LT(same.quality().mean_kl, 1e-6);
-  ASSERT_TRUE(trial->borrowed(4, 1, other).ok());
+  ASSERT_TRUE(trial->borrowed(4, 1, KvHalf::kSearched, other).ok());
   EXPECT_GT(other.quality().mean_kl, 1e-3);
 }
 
@@ -232,11 +294,14 @@ TEST(CalibrateKv, FindsStepsThatHoldAndDepthsThatDiffer) {
   const KvSteps& steps = found->steps;
   EXPECT_EQ(steps.fingerprint, host->fingerprint());
   ASSERT_EQ(steps.factors.size(), 8u);
-  EXPECT_GE(steps.quality.agreement, 0.95);
-  EXPECT_GT(steps.quality.positions, 20);
+  EXPECT_GT(steps.held_out_tokens, steps.text_tokens / 3);
+  EXPECT_LT(steps.held_out_tokens, steps.text_tokens);
+  EXPECT_GE(steps.quality.agreement, 0.95);  // of the half that was not searched
+  EXPECT_GT(steps.quality.positions, 10);
   ASSERT_EQ(steps.adapters.size(), 2u);
   for (const KvAdapterSteps& adapter : steps.adapters) {
     EXPECT_GE(adapter.quality.agreement, 0.95);
+    EXPECT_GT(adapter.quality.answers, 0);
     EXPECT_LT(adapter.bits_delta, adapter.bits);
     EXPECT_GE(adapter.borrow_agreement, 0.95);
   }
@@ -263,7 +328,7 @@ TEST(CalibrateKv, WhereNothingHoldsTheFinestStepsAreMeasured) {
   EXPECT_FALSE(found->holds);
   EXPECT_EQ(found->steps.factors, std::vector<float>(8, 1.0f / 16));
   EXPECT_LT(found->steps.quality.agreement, 1);
-  EXPECT_EQ(found->steps.quality.positions, 3 * 64 + 60);
+  EXPECT_EQ(found->steps.quality.positions, 64 + 60);  // of the second piece and the last
   EXPECT_TRUE(kv_steps_text(found->steps).ok());
 }
 

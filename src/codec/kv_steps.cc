@@ -60,6 +60,9 @@ KvGridShape shape_of(const KvSteps& steps) {
 std::string fault_of(const KvQuality& quality) {
   if (!(quality.agreement >= 0 && quality.agreement <= 1)) return "an agreement is not a share from 0 to 1";
   if (!(quality.mean_kl >= -kKlMost && quality.mean_kl <= kKlMost)) return "a mean KL is not a number";
+  if (!(quality.answers_lost >= -kKlMost && quality.answers_lost <= 1)) return "what answers lose is no share";
+  for (const int64_t count : {quality.answers_same, quality.answers_exact_right, quality.answers_right})
+    if (count < 0 || count > quality.answers) return "more answers are the same or right than there are";
   return quality.positions < 0 ? "positions are less than none" : "";
 }
 std::string fault_of(const KvAdapterSteps& adapter, int32_t layers) {
@@ -77,6 +80,8 @@ std::string fault_of(const KvSteps& steps) {
   if (!is_valid_utf8(steps.name)) return "the model's name is no UTF-8";
   if (!is_hex(steps.fingerprint, kFingerprintDigits)) return "the model's fingerprint is none";
   if (steps.text_tokens < 0) return "the text has less than no tokens";
+  if (steps.held_out_tokens < 0 || steps.held_out_tokens > steps.text_tokens)
+    return "more tokens are held out than the text has";
   if (!(steps.agreement_asked >= 0 && steps.agreement_asked <= 1)) return "the agreement asked for is no share";
   if (!(steps.bits >= 0 && steps.bits <= kBitsMost)) return "the bits of a number are none";
   if (std::string fault = fault_of(steps.quality); !fault.empty()) return fault;
@@ -105,6 +110,7 @@ class Part {
     if (value == nullptr || !value->is_object()) return missing(key, "an object");
     return Part(*value, place_);
   }
+  bool has(const char* key) const { return json_find(json_, key) != nullptr; }
   Result<const Json*> list(const char* key, size_t most) const {
     const Json* const value = json_find(json_, key);
     if (value == nullptr || !value->is_array() || value->size() > most) return missing(key, "a list of the right size");
@@ -141,7 +147,14 @@ class Part {
 Status read_quality(const Part& part, KvQuality& quality) {
   TRY(part.real("agreement", quality.agreement));
   TRY(part.real("mean_kl", quality.mean_kl));
-  return part.whole("positions", 0, INT64_MAX, quality.positions);
+  TRY(part.whole("positions", 0, INT64_MAX, quality.positions));
+  if (!part.has("answers")) return {};
+  TRY_ASSIGN(const Part answers, part.inner("answers"));
+  TRY(answers.whole("compared", 0, INT64_MAX, quality.answers));
+  TRY(answers.whole("same", 0, quality.answers, quality.answers_same));
+  TRY(answers.whole("right_exact", 0, quality.answers, quality.answers_exact_right));
+  TRY(answers.whole("right", 0, quality.answers, quality.answers_right));
+  return answers.real("lost", quality.answers_lost);
 }
 
 Status read_adapters(const Part& file, const std::string& place, KvSteps& steps) {
@@ -205,7 +218,13 @@ Status read_steps(const Part& file, KvSteps& steps) {
 }
 
 OrderedJson quality_json(const KvQuality& quality) {
-  return {{"agreement", quality.agreement}, {"mean_kl", quality.mean_kl}, {"positions", quality.positions}};
+  OrderedJson out = {{"agreement", quality.agreement}, {"mean_kl", quality.mean_kl}, {"positions", quality.positions}};
+  out["answers"] = {{"compared", quality.answers},
+                    {"same", quality.answers_same},
+                    {"right_exact", quality.answers_exact_right},
+                    {"right", quality.answers_right},
+                    {"lost", quality.answers_lost}};
+  return out;
 }
 
 OrderedJson adapter_json(const KvSteps& steps, const KvAdapterSteps& adapter) {
@@ -225,6 +244,16 @@ Result<KvGrid> KvSteps::grid(DType dtype) const {
   KvGridShape shape = shape_of(*this);
   shape.dtype = dtype;
   return KvGrid::create(shape, has_vector_scale(dtype) ? std::span<const float>() : std::span(steps));
+}
+
+KvQuality KvSteps::farthest() const {
+  KvQuality farthest = quality;
+  for (const KvAdapterSteps& adapter : adapters) {
+    farthest.agreement = std::min(farthest.agreement, adapter.quality.agreement);
+    farthest.mean_kl = std::max(farthest.mean_kl, adapter.quality.mean_kl);
+    farthest.answers_lost = std::max(farthest.answers_lost, adapter.quality.answers_lost);
+  }
+  return farthest;
 }
 
 Result<KvSteps> parse_kv_steps(std::string_view text, const std::string& place) {
@@ -250,6 +279,8 @@ Result<KvSteps> parse_kv_steps(std::string_view text, const std::string& place) 
   TRY(model.whole("head_dim", 1, kKvCodecMaxHeadDim, steps.head_dim));
   TRY_ASSIGN(const Part text_part, file.inner("text"));
   TRY(text_part.whole("tokens", 0, INT64_MAX, steps.text_tokens));
+  if (text_part.has("held_out_tokens"))
+    TRY(text_part.whole("held_out_tokens", 0, steps.text_tokens, steps.held_out_tokens));
   TRY(text_part.real("agreement_asked", steps.agreement_asked));
   TRY_ASSIGN(const Part base, file.inner("base"));
   TRY(read_quality(base, steps.quality));
@@ -272,7 +303,9 @@ Result<std::string> kv_steps_text(const KvSteps& steps) {
                   {"layers", steps.layers},
                   {"kv_heads", steps.kv_heads},
                   {"head_dim", steps.head_dim}};
-  out["text"] = {{"tokens", steps.text_tokens}, {"agreement_asked", steps.agreement_asked}};
+  out["text"] = {{"tokens", steps.text_tokens},
+                 {"held_out_tokens", steps.held_out_tokens},
+                 {"agreement_asked", steps.agreement_asked}};
   out["base"] = quality_json(steps.quality);
   out["base"]["bits"] = steps.bits;
   out["adapters"] = OrderedJson::array();

@@ -6,15 +6,19 @@
 //   {"format": "loralei-kv-steps", "version": 1,
 //    "checksum": 16 hex digits, of all the rest,
 //    "model": {"fingerprint", "name", "layers", "kv_heads", "head_dim"},
-//    "text": {"tokens", "agreement_asked"},
-//    "base": {"agreement", "mean_kl", "positions", "bits"},
-//    "adapters": [{"name", "digest", "agreement", "mean_kl", "positions", "bits",
-//                  "bits_delta", "borrow": {"layers", "agreement", "prefill_saved"}}],
+//    "text": {"tokens", "held_out_tokens", "agreement_asked"},
+//    "base": {"agreement", "mean_kl", "positions", "answers": {...}, "bits"},
+//    "adapters": [{"name", "digest", "agreement", "mean_kl", "positions", "answers",
+//                  "bits", "bits_delta",
+//                  "borrow": {"layers", "agreement", "prefill_saved"}}],
 //    "factors": [[K, V], ...],        of each layer
 //    "steps": [["...", "..."], ...]}  of each layer's K and V; a channel's are 4 digits
 //
 // A step has 8 significant bits (kv_grid.h), so it is the upper half of an f32: four hex
 // digits. They are of no one format: an f32, f16 or bf16 cache can have them.
+//
+// "answers" is {"compared", "same", "right_exact", "right", "lost"}. A file without it
+// and "held_out_tokens" is older: no answers were compared, nothing held out.
 //
 // Thread: a value; pure functions. Ownership: owns what it holds.
 // Invariants: parse_kv_steps(kv_steps_text(x)) is x, bit for bit, where x can be written.
@@ -40,6 +44,11 @@ struct KvQuality {
   double agreement = 1;   // share of positions with the same most likely token
   double mean_kl = 0;     // KL(exact || lossy) in nats
   int64_t positions = 0;  // compared
+  // Whole answers, where the text has some: how many of them keep all their tokens, are
+  // right (the greedy answer is the text's) with an exact cache, and with integers. Lost
+  // is the share of the probability that they are given with; below 0 where it is more.
+  int64_t answers = 0, answers_same = 0, answers_exact_right = 0, answers_right = 0;
+  double answers_lost = 0;
   friend bool operator==(const KvQuality&, const KvQuality&) = default;
 };
 
@@ -60,6 +69,9 @@ struct KvSteps {
   std::string name;         // for people
   int32_t layers = 0, kv_heads = 0, head_dim = 0;
   int64_t text_tokens = 0;
+  // Of these, whose answers the search for steps has not seen: qualities are theirs. 0:
+  // steps were searched with what they were measured on.
+  int64_t held_out_tokens = 0;
   double agreement_asked = 0;  // share
   KvQuality quality;           // of the base
   double bits = 0;             // of a number, alone
@@ -68,6 +80,9 @@ struct KvSteps {
   std::vector<float> steps;    // [layers][2][kv_heads * head_dim], of 8 significant bits
 
   Result<KvGrid> grid(DType dtype) const;
+  // The least agreement, largest KL and most that answers lose, of the base and all
+  // adapters. Counts are the base's.
+  KvQuality farthest() const;
   double prefill_saved(const KvAdapterSteps& adapter) const {
     return static_cast<double>(adapter.borrow_layers) / layers;
   }

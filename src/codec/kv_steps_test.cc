@@ -23,7 +23,15 @@ KvSteps some_steps(uint64_t seed) {
   steps.layers = shape.layers, steps.kv_heads = shape.kv_heads, steps.head_dim = shape.head_dim;
   steps.text_tokens = 4096;
   steps.agreement_asked = 0.995;
-  steps.quality = {.agreement = 0.9967, .mean_kl = 1.0 / 3e4, .positions = 1024};
+  steps.held_out_tokens = static_cast<int64_t>(seed % 2) * 2000;
+  steps.quality = {.agreement = 0.9967,
+                   .mean_kl = 1.0 / 3e4,
+                   .positions = 1024,
+                   .answers = 100,
+                   .answers_same = 97,
+                   .answers_exact_right = 95,
+                   .answers_right = 94,
+                   .answers_lost = 1.0 / 300};
   steps.bits = 3.1415926535897931;
   for (int32_t i = 0; i < 2 * shape.layers; ++i)
     steps.factors.push_back(static_cast<float>(std::exp2(0.5 * static_cast<double>(prng.below(11)) - 4)));
@@ -70,6 +78,33 @@ TEST(KvSteps, AreReadBackBitForBit) {
     EXPECT_EQ(*read, steps);
     EXPECT_EQ(text_of(*read), text);
   }
+}
+
+TEST(KvSteps, OlderFilesWithoutAnswersAreRead) {
+  KvSteps steps = some_steps(2);
+  Json json = Json::parse(text_of(steps));
+  json["text"].erase("held_out_tokens");
+  json["base"].erase("answers");
+  for (Json& adapter : json["adapters"]) adapter.erase("answers");
+  json["checksum"] = kv_steps_checksum(json.dump());
+  const auto read = parse_kv_steps(json.dump(), "here");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  steps.held_out_tokens = 0;
+  steps.quality.answers = steps.quality.answers_same = 0;
+  steps.quality.answers_exact_right = steps.quality.answers_right = 0;
+  steps.quality.answers_lost = 0;
+  EXPECT_EQ(*read, steps);
+}
+
+TEST(KvSteps, TheFarthestIsOfTheBaseAndAllAdapters) {
+  KvSteps steps = some_steps(2);
+  steps.adapters[0].quality = {.agreement = 0.98, .mean_kl = 0, .positions = 5};
+  steps.adapters[1].quality = {.agreement = 1, .mean_kl = 0.5, .positions = 5, .answers = 1, .answers_lost = 0.25};
+  EXPECT_EQ(steps.farthest().agreement, 0.98);
+  EXPECT_EQ(steps.farthest().mean_kl, 0.5);
+  EXPECT_EQ(steps.farthest().answers_lost, 0.25);
+  steps.adapters.clear();
+  EXPECT_EQ(steps.farthest(), steps.quality);
 }
 
 TEST(KvSteps, MakeGridsOfEveryCache) {
@@ -125,6 +160,12 @@ TEST(KvSteps, UnsoundOnesAreRefusedUnderARightChecksum) {
       [](Json& json) { json["base"]["agreement"] = 1.01; },
       [](Json& json) { json["base"]["bits"] = -1; },
       [](Json& json) { json["text"]["tokens"] = "many"; },
+      [](Json& json) { json["text"]["held_out_tokens"] = 4097; },
+      [](Json& json) { json["base"]["answers"] = 100; },
+      [](Json& json) { json["base"]["answers"]["same"] = 101; },
+      [](Json& json) { json["base"]["answers"]["right"] = -1; },
+      [](Json& json) { json["base"]["answers"].erase("right_exact"); },
+      [](Json& json) { json["base"]["answers"]["lost"] = 1.5; },
       [](Json& json) { json["factors"][0] = 1; },
       [](Json& json) { json["factors"][0][1] = 0; },
       [](Json& json) { json["factors"][0][1] = 1e300; },
@@ -156,6 +197,9 @@ TEST(KvSteps, WhatCannotBeReadIsNotWritten) {
       [](KvSteps& steps) { steps.quality.mean_kl = std::numeric_limits<double>::infinity(); },
       [](KvSteps& steps) { steps.adapters[0].bits = std::numeric_limits<double>::quiet_NaN(); },
       [](KvSteps& steps) { steps.adapters[0].name = "\xC3"; },
+      [](KvSteps& steps) { steps.held_out_tokens = steps.text_tokens + 1; },
+      [](KvSteps& steps) { steps.quality.answers_right = steps.quality.answers + 1; },
+      [](KvSteps& steps) { steps.quality.answers_lost = std::numeric_limits<double>::quiet_NaN(); },
   };
   for (const auto& change : changes) {
     KvSteps steps = some_steps(2);

@@ -363,7 +363,7 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
   KvRestOptions rest{.sharing = options.kv_sharing, .pool = parts.pool, .ledger = parts.ledger};
   if (parts.kv_steps && !has_vector_scale(shape.dtype)) {
     TRY_ASSIGN(rest.grid, parts.kv_steps->grid(shape.dtype));
-    rest.agreement = parts.kv_steps->quality.agreement;
+    rest.agreement = parts.kv_steps->farthest().agreement;
   }
   TRY(loop.kv->rest_by(std::move(rest)));
   parts.executor->use_kv(loop.kv->view(), loop.kv->streams());

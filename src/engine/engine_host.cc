@@ -308,10 +308,11 @@ void EngineHost::use_kv_steps(EngineParts& engine, LogSink& log) {
         "steps of a quarter of each channel's spread (loralei calibrate-kv finds what the model allows)";
     return;
   }
-  const KvQuality& quality = engine.kv_steps->quality;
-  char measured[96];
-  std::snprintf(measured, sizeof measured, ": %.2f %% of next tokens as exact, mean KL %.4f", quality.agreement * 100,
-                quality.mean_kl);
+  const KvQuality quality = engine.kv_steps->farthest();
+  char measured[128];
+  std::snprintf(measured, sizeof measured, ": %.2f %% of next tokens as exact, mean KL %.4f, on text that was %s",
+                quality.agreement * 100, quality.mean_kl,
+                engine.kv_steps->held_out_tokens > 0 ? "held out" : "searched as well");
   parts.kv_steps_text = "steps of " + found.path + measured;
 }
 
