@@ -275,7 +275,10 @@ void add_own_options(CLI::App& command, CalibrateFlags& flags) {
                      "prompts whose answers adapters must not change: one a line, a user's message, or a JSON object "
                      "a line whose \"prompt\" is taken as it is");
   command.add_flag("--raw", flags.raw, "give prompts to the model as they are, without the chat template");
-  command.add_option("--kv-quality", flags.quality, "percent that shall be left: of the probability of given answers, and of likeliest next tokens elsewhere")
+  command
+      .add_option(
+          "--kv-quality", flags.quality,
+          "percent that shall be left: of the probability of given answers, and of likeliest next tokens elsewhere")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command.add_option("--tokens", flags.tokens, "of the text, at most")

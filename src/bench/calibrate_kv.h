@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `loralei calibrate-kv` measures: steps of the base's K and V with which answers of
-// a text, and its next tokens, stay what they are, for the base and for each adapter; what
-// blocks then take; and for how many layers each adapter may read the base's K and V
-// (tokens in, figures out; the command reads files and prints).
+// What `loralei calibrate-kv` measures: steps of the base's K and V with which answers
+// of a text, and its next tokens, stay what they are, for the base and for each adapter;
+// what blocks then take; and for how many layers each adapter may read the base's K and
+// V (tokens in, figures out; the command reads files and prints).
 //
 // Steps are searched with one half of the text (KvHalf). What stands in the result was
 // measured once, on the other.
