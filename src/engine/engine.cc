@@ -384,7 +384,7 @@ Status open_kv_disk(const EngineParts& parts, const KvShape& shape, int64_t leng
   if (!parts.options.prefix_cache)
     return invalid_argument("--kv-dir keeps prefixes, and --no-prefix-cache keeps none; start without one of them");
   KvDiskOptions options = kv_disk_sizes(parts.options, shape);
-  options.format = kv_disk_format(parts.fingerprint, parts.config, shape, length);
+  options.format = kv_disk_format(parts.fingerprint, parts.options, parts.config, shape, length);
   if (const std::optional<KvGrid>& grid = loop.kv->grid()) options.grid = grid->digest();
   TRY_ASSIGN(loop.kv_disk, KvDisk::open(options, *parts.ledger, *parts.clock, *parts.log,
                                         [to](KvFetched&& fetched) { to->put(std::move(fetched)); }));

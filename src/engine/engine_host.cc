@@ -84,6 +84,17 @@ int64_t process_bytes() {
   return memory.ok() ? memory->rss_bytes : 0;
 }
 
+// Of all that numbers depend on, but for adapters and positions: the weights' own is of
+// their source.
+std::string fingerprint_of(const EngineHostOptions& options, const std::string& weights,
+                           const std::string& computed_by) {
+  std::string text = "loralei-" + options.build + "-" + weights + "-" + computed_by;
+  if (options.quantise) text += std::string("-") + dtype_info(*options.quantise).name;
+  if (options.activations == Activations::kF32) text += "-f32";
+  if (options.activations == Activations::kInt8) text += "-int8";
+  return text;
+}
+
 FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& config, const OpTable& ops, int threads,
                        int64_t budget) {
   FixedBytes fixed;
@@ -282,8 +293,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.keep_lengths = options.keep_lengths;
   host->control_memory(engine, log);
   engine.requests = parts.requests;
-  engine.fingerprint = "loralei-" + options.build + "-" + parts.weights->fingerprint() + "-" + parts.computed_by +
-                       (options.activations == Activations::kF32 ? "-f32" : "");
+  engine.fingerprint = fingerprint_of(options, parts.weights->fingerprint(), parts.computed_by);
   TRY_ASSIGN(parts.engine, start_engine(std::move(engine)));
   return host;
 }

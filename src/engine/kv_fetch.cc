@@ -7,6 +7,13 @@
 #include "engine/loop.h"
 
 namespace loralei {
+namespace {
+
+// A fetch takes a fraction of that: nothing comes of the disk any more, and who waits for
+// it is computed.
+constexpr int64_t kStuckNs = 5'000'000'000;
+
+}  // namespace
 
 // Whether reading takes less than computing, by what both took so far.
 bool EngineLoop::fetch_pays(const Request& request, int32_t first) {
@@ -19,7 +26,7 @@ bool EngineLoop::fetch_pays(const Request& request, int32_t first) {
 
 // Once, when it is ready for the first time.
 bool EngineLoop::wait_for_disk(Request& request) {
-  if (parts_.kv_disk == nullptr || request.started) return false;
+  if (parts_.kv_disk == nullptr || request.started || disk_is_stuck()) return false;
   const Sequence& leader = *request.choices.front();
   const int32_t limit = match_limit(leader);
   const int32_t there = parts_.kv->peek(request.key, leader.text(), limit).blocks;
@@ -30,6 +37,7 @@ bool EngineLoop::wait_for_disk(Request& request) {
     return false;
   }
   to_fetch_.push_back(request.id);
+  disk_waited_for_ = true;
   note_wait(request);
   fetch_next();
   return true;
@@ -40,23 +48,45 @@ void EngineLoop::fetch_next() {
   while (!to_fetch_.empty()) {
     const RequestId id = to_fetch_.front();
     const auto found = requests_.find(id);
-    if (found != requests_.end() && found->second->unfinished > 0) {
+    if (found != requests_.end() && found->second->unfinished > 0 && !found->second->disk_keys.empty()) {
       Request& request = *found->second;
       const Sequence& leader = *request.choices.front();
       request.disk_first = parts_.kv->peek(request.key, leader.text(), match_limit(leader)).blocks;
       const auto left = std::span(request.disk_keys).subspan(static_cast<size_t>(request.disk_first));
       if (parts_.kv_disk->fetch(id.value, left, request.key.exact)) {
-        ++fetches_;
+        if (fetches_++ == 0) fetched_ns_ = parts_.clock->now_ns();
       } else if (fetches_ > 0) {
         return;
       } else {  // it has gone meanwhile, or somebody computed it
-        request.disk_keys.clear();
-        start_choices(request);
-        note_wait(request);
+        end_disk_wait(request);
       }
     }
     to_fetch_.pop_front();
   }
+}
+
+void EngineLoop::end_disk_wait(Request& request) {
+  request.disk_keys.clear();
+  start_choices(request);
+  note_wait(request);
+}
+
+bool EngineLoop::disk_is_stuck() const { return parts_.clock->now_ns() >= disk_gives_up_ns(); }
+
+int64_t EngineLoop::disk_gives_up_ns() const { return fetches_ > 0 ? fetched_ns_ + kStuckNs : Next::kNever; }
+
+// Who waits for a disk of which nothing comes is computed, and so is whoever comes until
+// it answers.
+void EngineLoop::go_on_without_disk() {
+  if (!disk_waited_for_ || !disk_is_stuck()) return;
+  parts_.log->log(LogLevel::kWarning, "--kv-dir: nothing was read for five seconds; prompts are computed until it is");
+  to_fetch_.clear();
+  disk_waited_for_ = false;
+  std::vector<Request*> waiting;
+  for (const auto& [id, request] : requests_)
+    if (!request->disk_keys.empty() && request->unfinished > 0) waiting.push_back(request.get());
+  std::ranges::sort(waiting, {}, &Request::order);
+  for (Request* const request : waiting) end_disk_wait(*request);
 }
 
 void EngineLoop::receive(KvFetched&& message) {
@@ -64,8 +94,10 @@ void EngineLoop::receive(KvFetched&& message) {
     const KvFetched fetched = std::move(message);  // its part of the buffer is free behind this
     CHECK(fetches_ > 0);
     --fetches_;
+    fetched_ns_ = parts_.clock->now_ns();
     const auto found = requests_.find(RequestId{fetched.ticket});
-    if (found != requests_.end() && found->second->unfinished > 0) {
+    // Who has gone, or goes on without, wants nothing of it.
+    if (found != requests_.end() && found->second->unfinished > 0 && !found->second->disk_keys.empty()) {
       Request& request = *found->second;
       const Sequence& leader = *request.choices.front();
       const int32_t restored =
@@ -73,9 +105,7 @@ void EngineLoop::receive(KvFetched&& message) {
       if (fetched.more && restored == std::ssize(fetched.blocks)) {
         to_fetch_.push_front(request.id);
       } else {
-        request.disk_keys.clear();
-        start_choices(request);
-        note_wait(request);
+        end_disk_wait(request);
       }
     }
   }

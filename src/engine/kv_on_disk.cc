@@ -25,19 +25,28 @@ KvDiskOptions kv_disk_sizes(const EngineOptions& options, const KvShape& shape) 
   return disk;
 }
 
-Digest kv_disk_format(const std::string& fingerprint, const ModelConfig& config, const KvShape& shape,
-                      int64_t max_model_len) {
+Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& options, const ModelConfig& config,
+                      const KvShape& shape, int64_t max_model_len) {
   Sha256 sum;
   const auto add = [&sum](const auto& value) { sum.update(std::as_bytes(std::span(&value, 1))); };
-  add(static_cast<uint64_t>(fingerprint.size()));
-  sum.update(std::as_bytes(std::span(fingerprint)));
+  const auto add_all = [&](const auto& values) {
+    add(static_cast<uint64_t>(values.size()));
+    sum.update(std::as_bytes(std::span(values)));
+  };
+  add_all(fingerprint);
+  add(options.adapter_int8);
+  add_all(config.architecture);
+  for (const int number : {config.hidden, config.heads, config.ffn}) add(number);
+  add(config.rms_eps);
+  for (const bool has : {config.qkv_bias, config.o_bias, config.mlp_bias, config.qk_norm}) add(has);
+  add_all(config.sliding);
   for (const int32_t number : {shape.layers, shape.kv_heads, shape.head_dim, static_cast<int32_t>(shape.dtype),
                                shape.streams.dim, shape.streams.levels})
     add(number);
   for (const int32_t layer : shape.streams.layers) add(layer);
   const RopeTable rope = make_rope_table(config, max_model_len);
   add(rope.attention_scale);
-  sum.update(std::as_bytes(std::span(rope.inv_freq)));
+  add_all(rope.inv_freq);
   return sum.finish();
 }
 

@@ -95,6 +95,7 @@ Next EngineLoop::next(int64_t now_ns, EngineOutput& output) {
   if (gathers(now_ns)) return {.wake_at_ns = gather_until_ns_};
   next_begin_ns_ = parts_.clock->now_ns();
   output_ = &output;
+  go_on_without_disk();
   make_masks();
   computed_ = plan();
   forget_ended();
@@ -127,6 +128,7 @@ int64_t EngineLoop::wake_at_ns(int64_t now_ns) const {
   if (!idle()) return now_ns;
   constexpr int64_t kKeepAgainNs = 50'000'000;  // a disk has taken what was waiting by then
   int64_t ask_again_ns = stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
+  if (disk_waited_for_) ask_again_ns = std::min(ask_again_ns, disk_gives_up_ns());
   if (keeps_later_) ask_again_ns = std::min(ask_again_ns, now_ns + kKeepAgainNs);
   return std::min(ask_again_ns, registry_.foresees_at_ns());
 }
@@ -326,6 +328,7 @@ void EngineLoop::check() const {
     queued += request->queued ? 1 : 0;
     CHECK(request->wait.cause() == wait_of(*request));
     check_leases(*request);
+    CHECK(request->disk_keys.empty() || (request->ready && !request->started));
     for (const auto& sequence : request->choices) {
       ++count;
       CHECK(sequences_.at(sequence->id) == sequence.get());

@@ -255,6 +255,10 @@ class EngineLoop {
   bool wait_for_disk(Request& request);
   bool fetch_pays(const Request& request, int32_t first);
   void fetch_next();
+  bool disk_is_stuck() const;
+  void go_on_without_disk();
+  void end_disk_wait(Request& request);
+  int64_t disk_gives_up_ns() const;
   bool keep_idle();
   void keep_all();
 
@@ -331,6 +335,8 @@ class EngineLoop {
   std::optional<SeqId> refused_;    // by the planner, in the last planning, though it had all leases
   std::deque<RequestId> to_fetch_;  // those that wait for blocks from disk, but for those of `fetches_`
   int32_t fetches_ = 0;             // under way
+  int64_t fetched_ns_ = 0;          // when one ended last, or began with no other under way
+  bool disk_waited_for_ = false;    // by somebody, perhaps
   bool keeps_later_ = false;        // the disk took no more when something was to be kept
   bool stalled_ = false;            // those that wait for a step all wait for an event
   bool stuck_ = false;              // but for one, for which there is none: a defect

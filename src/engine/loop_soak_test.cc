@@ -5,6 +5,7 @@
 #include "base/allocation_counter.h"
 #include "base/prng.h"
 #include "engine/loop_test_world.h"
+#include "kv/kv_disk_test_util.h"
 
 namespace loralei {
 namespace {
@@ -89,9 +90,10 @@ SchedulingOptions scheduling_of(uint64_t seed) {
 // In half of the runs speculation on texts of few words, in a quarter adapters that
 // leave behind their last request, in a fifth adapters that are loaded before anybody
 // asks, in a fifth a memory that KV and adapters share, in half prefixes that go by
-// density, in about half prefixes that are encoded, in half turns between clients, every
+// density, in about half prefixes that are encoded, in a third prefixes that go to disk
+// (`folder`) and are found there by later runs, in half turns between clients, every
 // policy of scheduling, and every way to predict lengths.
-WorldOptions soak_setup(uint64_t seed, Prng& random) {
+WorldOptions soak_setup(uint64_t seed, Prng& random, const std::string& folder) {
   WorldOptions setup{.blocks_max = 40, .adapter_bytes = 200000, .max_model_len = 160};
   setup.blocks = 10 + static_cast<int32_t>(random.below(20));
   setup.max_sequences = 1 + static_cast<int32_t>(random.below(8));
@@ -105,6 +107,9 @@ WorldOptions soak_setup(uint64_t seed, Prng& random) {
   if (seed % 5 == 3) share_memory(setup, seed);
   if (seed % 4 < 2) setup.kv_eviction = KvEviction::kDensity;
   if (seed % 5 != 3 && seed % 3 != 0) setup.kv_sharing = KvSharing::kLossless;
+  // Blocks of one format each.
+  if (setup.prefix_cache && seed % 5 != 3 && seed / 2 % 3 == 0)
+    setup.kv_dir = folder + (setup.kv_sharing == KvSharing::kExact ? "/floats" : "/bytes");
   return setup;
 }
 
@@ -134,8 +139,8 @@ Submit some_submit(bool drafts, Prng& random, Prng& wishes) {
 // What the runs have shown, each as far as it may.
 struct Seen {
   int drafting = 0, choosing = 0;
-  uint64_t ahead = 0;   // loads
-  int64_t decoded = 0;  // blocks
+  uint64_t ahead = 0;                 // loads
+  int64_t decoded = 0, restored = 0;  // blocks
 
   void add(const World& world) {
     const EngineStats stats = world.stats();
@@ -146,6 +151,7 @@ struct Seen {
     choosing += world.executor.chosen > 0 && world.executor.not_chosen > 0;
     ahead += stats.adapter_loads_ahead;
     decoded += stats.kv_coded.times.decoded_blocks;
+    restored += stats.kv_restored_blocks;
   }
 };
 
@@ -156,10 +162,11 @@ struct Seen {
 // something of time, and what soak_setup() says.
 TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   Seen seen;
+  const DiskFolder folder;
   for (uint64_t seed = 1; seed <= 70; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Prng random(seed), holds(seed + 1000), times(seed + 2000), wishes(seed + 3000);
-    World world(soak_setup(seed, random));
+    World world(soak_setup(seed, random, folder.path()));
     const bool drafts = world.setup_.speculate == Speculation::kLookup;
     const bool foresees = world.setup_.adapter_keeping.prefetch == AdapterPrefetch::kHistogram;
     world.executor.chooses = seed % 3 == 0;
@@ -262,6 +269,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
   EXPECT_GE(seen.choosing, 15);
   EXPECT_GE(seen.ahead, 8u);
   EXPECT_GE(seen.decoded, 200);
+  EXPECT_GE(seen.restored, 100);
 }
 
 }  // namespace

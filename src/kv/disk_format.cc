@@ -23,6 +23,7 @@ enum FooterAt : size_t { kFooterRecords = 8, kFooterTable = 16, kFooterNumber = 
 enum RecordAt : size_t {
   kForm = 4,
   kExact = 5,
+  kStreams = 6,
   kSegment = 8,
   kPayloadBytes = 12,
   kOffset = 16,
@@ -101,6 +102,7 @@ void DiskFormat::write_header(const DiskHeader& header, std::span<std::byte> out
   put(out, 0, kRecordMagic);
   put(out, kForm, static_cast<uint8_t>(header.record.form));
   put(out, kExact, uint8_t{header.record.exact});
+  put(out, kStreams, uint8_t{header.record.streams});
   put(out, kSegment, header.segment);
   put(out, kPayloadBytes, header.payload_bytes);
   put(out, kOffset, header.offset);
@@ -117,9 +119,11 @@ std::optional<DiskHeader> DiskFormat::read_header(std::span<const std::byte> byt
   if (get<uint32_t>(bytes, 0) != kRecordMagic || get<uint64_t>(bytes, kHeaderSum) != sum_of(bytes, kHeaderSum, seed_))
     return std::nullopt;
   const auto form = get<uint8_t>(bytes, kForm), exact = get<uint8_t>(bytes, kExact);
+  const auto streams = get<uint8_t>(bytes, kStreams);
   DiskHeader header;
   header.record.form = static_cast<KvDiskForm>(form);
   header.record.exact = exact != 0;
+  header.record.streams = streams != 0;
   header.record.grid = get<uint64_t>(bytes, kGrid);
   std::memcpy(header.record.key.data(), bytes.data() + kKey, sizeof(KvDiskKey));
   std::memcpy(header.record.anchor.data(), bytes.data() + kAnchor, sizeof(KvDiskKey));
@@ -128,9 +132,10 @@ std::optional<DiskHeader> DiskFormat::read_header(std::span<const std::byte> byt
   header.offset = get<uint64_t>(bytes, kOffset);
   header.sum = get<uint64_t>(bytes, kSum);
   header.anchor_sum = get<uint64_t>(bytes, kAnchorSum);
-  const bool sound = form <= static_cast<uint8_t>(KvDiskForm::kDelta) && exact <= 1 && header.payload_bytes > 0 &&
-                     header.payload_bytes <= kDiskPayloadBytesMost && is_aligned(header.offset) &&
-                     header.offset >= kDiskHeaderBytes && header.offset < uint64_t{1} << 40;
+  const bool sound = form <= static_cast<uint8_t>(KvDiskForm::kDelta) && exact <= 1 && streams <= 1 &&
+                     header.payload_bytes > 0 && header.payload_bytes <= kDiskPayloadBytesMost &&
+                     is_aligned(header.offset) && header.offset >= kDiskHeaderBytes &&
+                     header.offset < uint64_t{1} << 40;
   return sound ? std::optional(header) : std::nullopt;
 }
 

@@ -47,9 +47,10 @@ enum class KvDiskForm : uint8_t { kRaw, kAlone, kDelta };
 struct KvDiskRecord {
   KvDiskKey key{};
   KvDiskForm form = KvDiskForm::kRaw;
-  bool exact = false;  // computed as if nothing had ever been encoded with loss
-  uint64_t grid = 0;   // digest of a blob's; 0: raw
-  KvDiskKey anchor{};  // of a delta
+  bool exact = false;    // computed as if nothing had ever been encoded with loss
+  bool streams = false;  // of a raw one: the residual stream in it is that of its text (ops/kv_streams.h)
+  uint64_t grid = 0;     // digest of a blob's; 0: raw
+  KvDiskKey anchor{};    // of a delta
   friend bool operator==(const KvDiskRecord&, const KvDiskRecord&) = default;
 };
 

@@ -37,12 +37,13 @@ TEST(DiskFormat, AKeyIsTheHashOfItsPartsEachWithItsLength) {
 
 TEST(DiskFormat, AHeaderIsReadBackAndIsOfItsFormatAlone) {
   const DiskFormat format(Digest{1}), other(Digest{2});
-  DiskHeader header{.record = {.key = {3, 1}, .form = KvDiskForm::kDelta, .exact = true, .grid = 5, .anchor = {6}},
-                    .segment = 0xfffffffe,
-                    .payload_bytes = 1 << 30,
-                    .offset = (uint64_t{1} << 40) - kDiskAlign,
-                    .sum = ~uint64_t{0},
-                    .anchor_sum = 8};
+  DiskHeader header{
+      .record = {.key = {3, 1}, .form = KvDiskForm::kDelta, .exact = true, .streams = true, .grid = 5, .anchor = {6}},
+      .segment = 0xfffffffe,
+      .payload_bytes = 1 << 30,
+      .offset = (uint64_t{1} << 40) - kDiskAlign,
+      .sum = ~uint64_t{0},
+      .anchor_sum = 8};
   std::array<std::byte, kDiskHeaderBytes> bytes;
   format.write_header(header, bytes);
   EXPECT_EQ(format.read_header(bytes), header);

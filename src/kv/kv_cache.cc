@@ -214,10 +214,7 @@ void KvCache::set_capacity(int32_t blocks) {
     const auto capacity = static_cast<size_t>(holdings_.capacity());
     spilling_->keys.resize(capacity);
     spilling_->waits.resize(capacity);
-    std::rotate(spilling_->released.begin(), spilling_->released.begin() + static_cast<int64_t>(spilling_->first),
-                spilling_->released.end());
-    spilling_->first = 0;
-    spilling_->released.resize(capacity);
+    spilling_->released.reserve(capacity);
   }
   if (resting_ == nullptr) return;
   resting_->arena.set_capacity(blocks, holdings_.capacity());

@@ -265,8 +265,7 @@ class KvCache {
     KvDisk* disk = nullptr;
     std::vector<KvDiskKey> keys;    // by holding
     std::vector<bool> waits;        // by holding: it stands in `released`
-    std::vector<int32_t> released;  // a ring of holdings, each once
-    size_t first = 0, count = 0;    // of the ring
+    std::vector<int32_t> released;  // a stack of holdings, each once
     std::vector<std::byte> blob;    // scratch
     int64_t restored_blocks = 0;
   };

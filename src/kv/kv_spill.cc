@@ -37,21 +37,21 @@ void KvCache::note_released(int32_t holding) {
   Spilling& spilling = *spilling_;
   if (spilling.waits[static_cast<size_t>(holding)]) return;
   spilling.waits[static_cast<size_t>(holding)] = true;
-  spilling.released[(spilling.first + spilling.count++) % spilling.released.size()] = holding;
+  spilling.released.push_back(holding);
 }
 
-// A path is released deepest first, and its beginning is of use without the rest: so the
-// last of the ring goes first, as long as there is room.
+// A path is released deepest first, and its beginning is of use without the rest: so who
+// was released last is written first.
 KvCache::Spill KvCache::spill() {
   constexpr int kAtOnce = 4;
-  if (spilling_ == nullptr || spilling_->count == 0) return Spill::kNothing;
+  if (spilling_ == nullptr || spilling_->released.empty()) return Spill::kNothing;
   Spilling& spilling = *spilling_;
-  for (int written = 0; written < kAtOnce && spilling.count > 0; ++written) {
-    const int32_t holding = spilling.released[(spilling.first + spilling.count - 1) % spilling.released.size()];
+  for (int written = 0; written < kAtOnce && !spilling.released.empty(); ++written) {
+    const int32_t holding = spilling.released.back();
     const bool there = holdings_.contains(holding) && holdings_.pins(holding) == 0;
     if (there && !write_out(holding)) return Spill::kFull;
     spilling.waits[static_cast<size_t>(holding)] = false;
-    --spilling.count;
+    spilling.released.pop_back();
   }
   return Spill::kSome;
 }
@@ -67,6 +67,7 @@ bool KvCache::write_raw(int32_t holding) {
   const KvDiskRecord record{.key = spilling_->keys[static_cast<size_t>(holding)],
                             .form = KvDiskForm::kRaw,
                             .exact = is_exact(holding),
+                            .streams = forms_.at(holding).streams,
                             .grid = 0,
                             .anchor = {}};
   const std::byte* const bytes = pool_->view().slice(holdings_.block(holding), 0, 0);
@@ -80,6 +81,7 @@ bool KvCache::write_blob(int32_t holding) {
   KvDiskRecord record{.key = spilling_->keys[static_cast<size_t>(holding)],
                       .form = is_delta ? KvDiskForm::kDelta : KvDiskForm::kAlone,
                       .exact = form.blob_exact && resting_->lossless,
+                      .streams = false,
                       .grid = disk.grid(),
                       .anchor = {}};
   if (!disk.wants(record)) return true;
@@ -130,8 +132,7 @@ int32_t KvCache::restore(const KvKey& key, std::span<const TokenId> tokens, std:
     lease.exact_ = lease.exact_ && fetched.record.exact;
     publish(lease, key, tokens, (block + 1) * kKvBlockTokens);
     if (lease.shared() <= block) break;
-    // The residual stream is no part of a blob.
-    if (fetched.record.form != KvDiskForm::kRaw) forget_lender(lease.holdings_.back());
+    if (!fetched.record.streams) forget_lender(lease.holdings_.back());
   }
   spilling_->restored_blocks += restored;
   return restored;

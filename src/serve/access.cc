@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
+#include "base/digest.h"
 #include "base/printable.h"
+#include "base/sha256.h"
 
 namespace loralei {
 namespace {
@@ -111,10 +114,29 @@ std::string cors_request_headers(std::string_view asked) {
   return std::string(asked);
 }
 
+namespace {
+
+std::vector<std::string> names_of(const std::vector<std::string>& api_keys, const std::string& admin_key) {
+  constexpr size_t kDigits = 32;
+  std::vector<std::string> names{""};
+  const auto add = [&names](const std::string& key) {
+    Sha256 sum;
+    sum.update(std::as_bytes(std::span(std::string_view("loralei prefixes of a key\n"))));
+    sum.update(std::as_bytes(std::span(key)));
+    names.push_back(digest_hex(sum.finish()).substr(0, kDigits));
+  };
+  for (const std::string& key : api_keys) add(key);
+  add(admin_key);
+  return names;
+}
+
+}  // namespace
+
 AccessPolicy::AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host,
                            std::vector<std::string> allowed_hosts)
     : api_keys_(std::move(api_keys)),
       admin_key_(std::move(admin_key)),
+      key_names_(names_of(api_keys_, admin_key_)),
       bind_host_(without_port(bind_host)),
       loopback_bind_(is_local_host(bind_host)),
       allowed_hosts_(std::move(allowed_hosts)) {}

@@ -40,6 +40,10 @@ class AccessPolicy {
   // Which key a request was sent with: 1 for the first API key and so on, the admin key
   // behind them, 0: none of them. Equal keys are one.
   size_t holder(const HttpHead& request) const;
+  // Names the key of a holder, without telling it: the same whenever the key is, whatever
+  // others there are, in this process and in the next; "" of none. Its cached prefixes
+  // outlive a process.
+  const std::string& key_name(size_t holder) const { return key_names_[holder]; }
   // Different keys that may call /v1; 0: it is open.
   size_t holders() const;
 
@@ -48,6 +52,7 @@ class AccessPolicy {
   std::optional<ApiError> check_admin(const HttpHead& request) const;
   const std::vector<std::string> api_keys_;
   const std::string admin_key_;
+  const std::vector<std::string> key_names_;  // by holder
   const std::string bind_host_;
   const bool loopback_bind_;
   const std::vector<std::string> allowed_hosts_;  // with any port; "*" allows every one

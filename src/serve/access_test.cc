@@ -52,6 +52,16 @@ TEST(Access, Holders) {
   EXPECT_EQ(of(policy, "other"), 0u);
   EXPECT_EQ(policy.holder(request("GET", {})), 0u);
   EXPECT_EQ(policy.holders(), 3u);
+  // A key's name is its own, wherever it stands among others, and does not tell it.
+  const AccessPolicy later({"new", "k2", "k1"}, "", "0.0.0.0");
+  const auto name_of = [](const AccessPolicy& of, const std::string& key) {
+    return of.key_name(of.holder(request("GET", {{"Authorization", "Bearer " + key}})));
+  };
+  EXPECT_EQ(name_of(later, "k1"), name_of(policy, "k1"));
+  EXPECT_EQ(name_of(later, "k2"), name_of(policy, "k2"));
+  EXPECT_NE(name_of(later, "k2"), name_of(later, "k1"));
+  EXPECT_EQ(name_of(later, "k1").size(), 32u);
+  EXPECT_EQ(name_of(later, "unknown"), "");
   EXPECT_EQ(AccessPolicy({"k"}, "", "0.0.0.0").holders(), 1u);
   EXPECT_EQ(AccessPolicy({"k", "k"}, "k", "0.0.0.0").holders(), 1u);
   EXPECT_EQ(AccessPolicy({}, "boss", "127.0.0.1").holders(), 0u) << "/v1 is open";

@@ -307,7 +307,7 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
   }
   Sent sent{.arrived_ns = clock_.now_ns()};
   if (!options_.api_keys.empty()) sent.client = ClientId{access_.holder(request)};
-  if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = access_.holder(request);
+  if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = access_.key_name(access_.holder(request));
   if (may_want_time(route)) {
     Parsed<RequestSlo> slo = parse_request_slo(request);
     if (!slo.ok()) return reply->refuse(slo.error());

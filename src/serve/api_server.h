@@ -66,7 +66,7 @@ class ApiServer final : public HttpHandler {
  private:
   struct Sent {  // what is told of a request beside its body
     int64_t arrived_ns = 0;
-    std::optional<size_t> cache_holder = {};  // PlanInputs
+    std::optional<std::string> cache_holder = {};  // PlanInputs
     ClientId client = {};
     RequestSlo slo = {};
     std::string app_id = {};  // of its header

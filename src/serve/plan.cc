@@ -261,8 +261,8 @@ Parsed<std::shared_ptr<const TextModel>> text_of(TextModels& texts, const Resolv
   return std::move(*text);
 }
 
-std::string cache_salt_of(std::optional<size_t> holder, const std::string& salt) {
-  return holder ? std::to_string(*holder) + ":" + salt : salt;
+std::string cache_salt_of(const std::optional<std::string>& holder, const std::string& salt) {
+  return holder ? *holder + ":" + salt : salt;
 }
 
 StreamUsage stream_usage(const GenerationFields& fields) {

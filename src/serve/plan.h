@@ -34,8 +34,9 @@ struct PlanInputs {
   uint64_t random_seed = 0;  // for requests that name none
   int64_t unix_time_s = 0;
   int64_t arrived_ns = 0;
-  // Of the key that sent it, or nullopt where all keys share the prefix cache.
-  std::optional<size_t> cache_holder;
+  // The name of the key that sent it (AccessPolicy), or nullopt where all keys share the
+  // prefix cache.
+  std::optional<std::string> cache_holder;
   ClientId client = {};
   RequestSlo slo = {};
   std::string app_id;                // of the header; empty: it has none
@@ -45,7 +46,7 @@ struct PlanInputs {
 
 // What separates prefixes in the engine (Submit::cache_salt). No salt of one holder's
 // requests gives what one of another's does: the number ends at the first colon.
-std::string cache_salt_of(std::optional<size_t> holder, const std::string& salt);
+std::string cache_salt_of(const std::optional<std::string>& holder, const std::string& salt);
 
 // A request's own values first, then the model's, then the API's.
 SamplingParams sampling_of(const GenerationFields& fields, const SamplingDefaults& defaults, uint64_t random_seed);

@@ -35,6 +35,21 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
       std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, clock, setup.blocks_max)).value();
   CHECK(parts.kv->rest_by({.sharing = setup.kv_sharing, .ledger = &ledger}).ok());
   parts.kv_sharing = setup.kv_sharing;
+  if (!setup.kv_dir.empty()) {
+    const std::optional<KvGrid>& grid = parts.kv->grid();
+    const KvDiskOptions options{.folder = setup.kv_dir,
+                                .grid = grid ? grid->digest() : 0,
+                                .bytes_most = 64 * kv_block_bytes(shape),
+                                .record_bytes_most = kv_block_bytes(shape),
+                                .write_buffer_bytes = 8 * kv_block_bytes(shape),
+                                .read_buffer_bytes = 8 * kv_block_bytes(shape),
+                                .thread = false};
+    parts.kv_disk = std::move(KvDisk::open(options, ledger, clock, log, [this](KvFetched&& fetched) {
+                      messages.emplace_back(std::move(fetched));
+                    })).value();
+    disk = parts.kv_disk.get();
+    parts.kv->spill_to(*disk);
+  }
   if (encodes) {  // there is time between steps
     executor.clock = &clock;
     executor.step_ns = 1000;
@@ -90,6 +105,7 @@ void LoopWorld::run(int turns_max) {
   for (int i = 0; i < turns_max; ++i) {
     turn();
     if (loop->idle() && messages.empty()) {
+      if (!disk_is_stuck && disk != nullptr && disk->run_one_job()) continue;
       if (finish_upload()) continue;
       if (jobs.empty()) return;
       finish_load();

@@ -35,6 +35,7 @@ struct WorldOptions {
   int64_t adapter_bytes = 1 << 20;  // that adapters may have
   KvEviction kv_eviction = KvEviction::kLru;
   KvSharing kv_sharing = KvSharing::kExact;  // or kLossless: the blocks are of int8 then
+  std::string kv_dir;                        // prefixes are kept there, too; empty: they are not
   // KV and adapters share `memory_bytes`: the blocks are a floor then, as
   // adapter_floor_bytes are, and there may be blocks_max of them.
   bool joint = false;
@@ -93,6 +94,8 @@ class LoopWorld {
 
   void turn() {
     clock.advance_ns(1000);
+    while (!disk_is_stuck && disk != nullptr && disk->run_one_job()) {
+    }
     EngineOutput output;
     turn(output);
     loop->check();
@@ -145,6 +148,8 @@ class LoopWorld {
   ManualClock clock;
   NullLogSink log;
   FakeExecutor executor;
+  KvDisk* disk = nullptr;  // the loop's, with WorldOptions::kv_dir
+  bool disk_is_stuck = false;
   FakeFiles files;
   std::map<uint64_t, std::vector<TokenId>> invocations;  // by content
   std::deque<LoadJob> jobs;

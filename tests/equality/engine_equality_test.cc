@@ -97,21 +97,6 @@ class EngineEquality : public testing::TestWithParam<size_t> {
     return requests;
   }
 
-  static std::vector<Answer> one_by_one(EngineDriver& driver, const std::vector<Submit>& requests) {
-    std::vector<Answer> answers;
-    for (const Submit& request : requests) answers.push_back(driver.ask(request));
-    return answers;
-  }
-
-  static std::vector<Answer> at_once(EngineDriver& driver, const std::vector<Submit>& requests) {
-    std::vector<uint64_t> ids;
-    for (const Submit& request : requests) ids.push_back(driver.submit(request));
-    driver.collect();
-    std::vector<Answer> answers;
-    for (const uint64_t id : ids) answers.push_back(driver.answers[{id, 0}]);
-    return answers;
-  }
-
   static void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want) {
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {

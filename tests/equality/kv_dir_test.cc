@@ -92,19 +92,6 @@ class KvDir : public testing::TestWithParam<Kind> {
     return requests;
   }
 
-  static std::vector<Answer> one_by_one(EngineDriver& driver, const std::vector<Submit>& requests) {
-    std::vector<Answer> answers;
-    for (const Submit& request : requests) answers.push_back(driver.ask(request));
-    return answers;
-  }
-  static std::vector<Answer> at_once(EngineDriver& driver, const std::vector<Submit>& requests) {
-    std::vector<uint64_t> ids;
-    for (const Submit& request : requests) ids.push_back(driver.submit(request));
-    driver.collect();
-    std::vector<Answer> answers;
-    for (const uint64_t id : ids) answers.push_back(driver.answers[{id, 0}]);
-    return answers;
-  }
   static void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want) {
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {
@@ -202,6 +189,26 @@ TEST_P(KvDir, NobodyElsesIsFound) {
   const Answer own = server->ask(request);
   EXPECT_EQ(own.cached_tokens, 48);
   expect_same({own}, {cold->ask(request)});
+}
+
+// The same files of model and adapters, and other numbers of them.
+TEST_P(KvDir, WhatIsComputedInAnotherWayFindsNothing) {
+  const auto requests = some_requests(35, 8);
+  one_by_one(*open(options(200)), requests);
+  EngineHostOptions quantised = options(200), wide = options(200), plain = options(200), int8 = options(200);
+  quantised.quantise = DType::kQ8_0;
+  wide.quantise = DType::kQ8_0;
+  wide.activations = Activations::kF32;
+  plain.activations = Activations::kF32;
+  int8.engine.adapter_int8 = true;
+  for (EngineHostOptions other : {quantised, wide, plain, int8}) {
+    const auto server = open(other);
+    ASSERT_NE(server, nullptr);
+    const auto got = one_by_one(*server, requests);
+    EXPECT_EQ(server->stats().kv_restored_blocks, 0);
+    other.engine.kv_dir.clear();
+    expect_same(got, one_by_one(*open(other), requests));
+  }
 }
 
 TEST_P(KvDir, AnotherCacheFormatOrASecondServerFindsNothing) {

@@ -144,4 +144,19 @@ class EngineDriver {
   std::set<uint64_t> tickets_;
 };
 
+// Their first choices, in the order of the requests.
+inline std::vector<Answer> one_by_one(EngineDriver& driver, const std::vector<Submit>& requests) {
+  std::vector<Answer> answers;
+  for (const Submit& request : requests) answers.push_back(driver.ask(request));
+  return answers;
+}
+inline std::vector<Answer> at_once(EngineDriver& driver, const std::vector<Submit>& requests) {
+  std::vector<uint64_t> ids;
+  for (const Submit& request : requests) ids.push_back(driver.submit(request));
+  driver.collect();
+  std::vector<Answer> answers;
+  for (const uint64_t id : ids) answers.push_back(driver.answers[{id, 0}]);
+  return answers;
+}
+
 }  // namespace loralei::test
