@@ -16,9 +16,10 @@ namespace loralei {
 
 // All but format and grid. Buffers are small beside a small cache.
 KvDiskOptions kv_disk_sizes(const EngineOptions& options, const KvShape& shape);
-// Of all that the bytes of a block depend on beside its text and identity, in this process
-// and in any other: build, weights and kernels (EngineParts::fingerprint), config, how
-// adapters are held (a version is of their files), shape and number format, positions.
+// Of all that the bytes of a block depend on beside its text and identity, in this
+// process and in any other: build, weights and kernels (EngineParts::fingerprint),
+// config, how adapters are held (a version is of their files), shape and number format,
+// positions.
 Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& options, const ModelConfig& config,
                       const KvShape& shape, int64_t max_model_len);
 

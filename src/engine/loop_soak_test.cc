@@ -153,6 +153,13 @@ struct Seen {
     decoded += stats.kv_coded.times.decoded_blocks;
     restored += stats.kv_restored_blocks;
   }
+  void expect_enough() const {
+    EXPECT_GE(drafting, 25);
+    EXPECT_GE(choosing, 15);
+    EXPECT_GE(ahead, 8u);
+    EXPECT_GE(decoded, 200);
+    EXPECT_GE(restored, 100);
+  }
 };
 
 // Everything at once: arrivals, cancels, failures, adapter churn with too little memory
@@ -265,11 +272,7 @@ TEST(EngineLoop, RandomSoakKeepsEveryPromise) {
     world.run();
     EXPECT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), 0);
   }
-  EXPECT_GE(seen.drafting, 25);
-  EXPECT_GE(seen.choosing, 15);
-  EXPECT_GE(seen.ahead, 8u);
-  EXPECT_GE(seen.decoded, 200);
-  EXPECT_GE(seen.restored, 100);
+  seen.expect_enough();
 }
 
 }  // namespace
