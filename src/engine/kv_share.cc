@@ -85,13 +85,23 @@ void EngineLoop::make_available(int32_t running) {
 
 // Nothing runs: what nobody leases is encoded, a little at a time. False: there is no
 // more.
-bool EngineLoop::rest_idle() { return running_.empty() && parts_.kv->wants_rest() && parts_.kv->rest() > 0; }
+bool EngineLoop::rest_idle() {
+  if (!running_.empty() || !parts_.kv->wants_rest()) return false;
+  rest_owed_ns_ = 0;
+  return parts_.kv->rest() > 0;
+}
 
-// And where much runs, a tenth of the time, as long as blocks may become scarce.
-void EngineLoop::rest_between_steps() {
+void EngineLoop::owe_rest() {
   constexpr int64_t kRestPart = 10, kRestMostNs = 20'000'000;
   rest_owed_ns_ = std::min(rest_owed_ns_ + pass_ns_ / kRestPart, kRestMostNs);
-  while (rest_owed_ns_ > 0 && parts_.kv->should_rest()) {
+}
+
+// And where much runs, a tenth of the time, as long as blocks may become scarce: once
+// everybody has what the step before brought him.
+void EngineLoop::rest_between_steps() {
+  constexpr int32_t kReadyPart = 8;  // of all blocks, for those who come next
+  const int32_t wanted = blocks_of_running() + parts_.kv->total() / kReadyPart;
+  while (rest_owed_ns_ > 0 && parts_.kv->should_rest(wanted)) {
     const int64_t begin_ns = parts_.clock->now_ns();
     if (parts_.kv->rest() == 0) return;
     rest_owed_ns_ -= std::max<int64_t>(1, parts_.clock->now_ns() - begin_ns);

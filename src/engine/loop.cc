@@ -93,6 +93,7 @@ RegistryOptions EngineLoop::registry_options() {
 Next EngineLoop::next(int64_t now_ns, EngineOutput& output) {
   CHECK(!in_flight_);
   if (gathers(now_ns)) return {.wake_at_ns = gather_until_ns_};
+  if (!running_.empty()) rest_between_steps();
   next_begin_ns_ = parts_.clock->now_ns();
   output_ = &output;
   go_on_without_disk();

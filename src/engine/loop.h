@@ -249,6 +249,7 @@ class EngineLoop {
   void fit_kv();
   void make_available(int32_t running);
   bool rest_idle();
+  void owe_rest();
   void rest_between_steps();
 
   // kv_fetch.cc

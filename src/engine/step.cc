@@ -418,7 +418,7 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
   const int64_t turn_ns = taken_in_ns_ + end_ns - next_begin_ns_;
   counters_.step_s += static_cast<double>(turn_ns) * 1e-9;
   if (status.ok()) learn_step(turn_ns);
-  rest_between_steps();
+  owe_rest();
   if (status.ok() && parts_.on_step) record_step(turn_ns);
   forget_ended();
   collect_replies();

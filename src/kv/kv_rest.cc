@@ -85,7 +85,9 @@ bool KvCache::wants_rest() const {
   return raw >= (resting_->options.grid ? 1 : kSpreadTokensLeast / kKvBlockTokens);
 }
 
-bool KvCache::should_rest() const { return wants_rest() && pool_->free() + released_count(Form::kBoth) < total() / 2; }
+bool KvCache::should_rest(int32_t blocks) const {
+  return wants_rest() && pool_->free() + released_count(Form::kBoth) < blocks;
+}
 
 // To whom this one is told as differences: the base's with the same salt if that is
 // encoded, else whoever lies alone on this text. `wait`: the base's is to be encoded
