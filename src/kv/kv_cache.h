@@ -114,8 +114,8 @@ class KvCache {
   // Before anything is kept. Refused where the blocks' bytes are elsewhere, where nothing
   // could be encoded as `sharing` says, or where the ledger has no room.
   Status rest_by(KvRestOptions options);
-  // Something is to be encoded; and it is time, since fewer than so many blocks are free or
-  // could go without loss.
+  // Something is to be encoded; and it is time, since fewer than so many blocks are free
+  // or could go without loss.
   bool wants_rest() const;
   bool should_rest(int32_t blocks) const;
   // Encodes a few of those that nobody leases; how many it looked at. 0: there is nothing
