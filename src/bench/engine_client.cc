@@ -56,7 +56,10 @@ Status EngineClient::take() {
     const auto found = asked_.find(event.id);
     if (found == asked_.end()) continue;
     Asked& asked = found->second;
-    if (event.has_token && asked.token_ns.empty()) asked.cached_tokens = event.cached_tokens;
+    if (event.has_token && asked.token_ns.empty()) {
+      asked.cached_tokens = event.cached_tokens;
+      asked.borrowed_tokens = event.borrowed_tokens;
+    }
     if (event.has_token) asked.token_ns.push_back(now_ns);
     if (event.end == EndReason::kNone) continue;
     asked.ended = true;

@@ -30,7 +30,7 @@ class EngineClient {
   struct Asked {
     int64_t begin_ns = 0;
     std::vector<int64_t> token_ns;
-    int32_t cached_tokens = 0;  // of the prompt, once there is a token
+    int32_t cached_tokens = 0, borrowed_tokens = 0;  // of the prompt, once there is a token
     bool ended = false;
     double first_token_s() const { return static_cast<double>(token_ns.front() - begin_ns) * 1e-9; }
   };

@@ -34,6 +34,7 @@ struct PrefixFigures {
   std::vector<double> cached = {};                     // share of the prompts' tokens
   std::vector<double> findable = {};                   // what a cache of each adapter's own would find at most
   std::vector<double> computed_tokens = {};            // of prompts
+  std::vector<double> borrowed_tokens = {};            // of these, with lower layers of somebody else
   std::vector<double> decoding_ms = {};                // for a request and its answer, in the mean
   std::vector<double> encoded = {};                    // what a block takes encoded, of a block; where some are
   int64_t steps = 0, beyond_budget = 0;                // of all rounds; beyond: with more memory in use than there is

@@ -17,7 +17,8 @@ namespace {
 constexpr int kPercents[] = {25, 50, 100};
 // As the server leaves it where nothing is stated.
 constexpr PrefixMode kModes[] = {{.name = "exact", .eviction = KvEviction::kDensity},
-                                 {.name = "bounded", .sharing = KvSharing::kBounded, .eviction = KvEviction::kDensity}};
+                                 {.name = "bounded", .sharing = KvSharing::kBounded, .eviction = KvEviction::kDensity},
+                                 {.name = "borrow", .sharing = KvSharing::kBorrow, .eviction = KvEviction::kDensity}};
 constexpr uint64_t kOwnTexts = uint64_t{1} << 32;  // beside the contexts'
 
 struct AgentSteps {
@@ -104,7 +105,8 @@ Status bench_prefix_agents(const BenchOptions& options, LogSink& log, BenchRepor
     const size_t first_row = report.rows.size();
     const std::string name = "agents.m" + std::to_string(percent), prefix = "prefix." + bench.label + "." + name + ".";
     add_prefix_rows(prefix, modes, report);
-    report.rows.push_back(summarise(prefix + "bounded.to_exact", "ratio", prefix_ratios(modes, "bounded", "exact")));
+    for (const std::string mode : {"bounded", "borrow"})
+      report.rows.push_back(summarise(prefix + mode + ".to_exact", "ratio", prefix_ratios(modes, mode, "exact")));
     add_budget_target(prefix, modes, report);
     rounds.describe(report, first_row);
     for (const PrefixFigures& one : modes) csv += memory_csv(name + "." + one.mode.name, *one.trace);

@@ -54,6 +54,8 @@ void add_round(const PrefixRun& run, double findable, PrefixFigures& figures) {
     figures.decoding_ms.push_back(static_cast<double>(run.coded.times.decode_ns) * 1e-6 / count);
   if (figures.mode.prefix_cache) figures.findable.push_back(findable);
   figures.computed_tokens.push_back(prompts - cached);
+  if (figures.mode.sharing == KvSharing::kBorrow)
+    figures.borrowed_tokens.push_back(std::accumulate(run.borrowed_tokens.begin(), run.borrowed_tokens.end(), 0.0));
 }
 
 const PrefixFigures& mode_named(const PrefixModes& modes, std::string_view name) {
@@ -148,6 +150,7 @@ void add_prefix_rows(const std::string& prefix, const PrefixModes& modes, BenchR
     row(".cached", "ratio", one.cached);
     if (!one.findable.empty()) report.rows.back().bound = median(one.findable);
     row(".computed_tokens", "tokens", one.computed_tokens);
+    row(".borrowed_tokens", "tokens", one.borrowed_tokens);
     row(".decoding_ms", "ms", one.decoding_ms);
     row(".encoded_block", "ratio", one.encoded);
   }

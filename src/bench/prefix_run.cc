@@ -60,6 +60,7 @@ class Replay {
     run.first_ms.push_back(client_.asked(id).first_token_s() * 1e3);
     run.prompt_tokens.push_back(request.prompt_tokens());
     run.cached_tokens.push_back(client_.asked(id).cached_tokens);
+    run.borrowed_tokens.push_back(client_.asked(id).borrowed_tokens);
     client_.forget_ended();
     if (!mode_.prefix_cache || request.answer_tokens == 0) return {};
     std::vector<TextPart> answered = request.prompt;
@@ -100,7 +101,9 @@ Result<PrefixRun> run_prefix(const PrefixRunOptions& options, const PrefixMode& 
   EngineHostOptions host_of_mode = host_options(options, mode);
   if (trace != nullptr) host_of_mode.on_step = trace->on_step();
   TRY_ASSIGN(const std::unique_ptr<EngineHost> host, EngineHost::start(host_of_mode, log, {}));
-  if (host->engine().stats().kv_blocks_total != options.kv_blocks)
+  // Blocks that lend take more, so that there are fewer.
+  const int32_t blocks = host->engine().stats().kv_blocks_total;
+  if (mode.sharing == KvSharing::kBorrow ? blocks > options.kv_blocks : blocks != options.kv_blocks)
     return too_large("memory has no room for " + format_bytes(options.kv_blocks * options.block_bytes) +
                      " of KV; give --memory-budget more, or take a smaller --scale.");
   Replay replay(*host, options, mode);

@@ -49,8 +49,9 @@ struct PrefixRunOptions {
 struct PrefixRun {
   std::vector<double> first_ms;
   std::vector<int32_t> prompt_tokens, cached_tokens;
-  double wall_s = 0;  // of all, think times and answers with them
-  KvCoded coded;      // at the end
+  std::vector<int32_t> borrowed_tokens;  // of those that are not cached
+  double wall_s = 0;                     // of all, think times and answers with them
+  KvCoded coded;                         // at the end
 };
 
 // `trace`: gets the samples of this run; may be null.

@@ -37,12 +37,17 @@ void HoldingForms::check(const HoldingTable& table, const BlobArena& arena) cons
   for (int32_t holding = 0; holding < capacity(); ++holding) {
     const HoldingForm& form = at(holding);
     if (!table.contains(holding)) {
-      CHECK(!coded(holding) && form.anchor == kNoHolding && form.dependants == 0);
+      CHECK(!coded(holding) && form.anchor == kNoHolding && form.dependants == 0 && !form.blob_streams);
       continue;
     }
     if (coded(holding)) {
       ++blobs;
       CHECK(arena.owner_of(form.blob) == holding);
+    }
+    CHECK(!form.blob_streams || coded(holding));
+    if (form.stream_blob != kNoBlob) {
+      ++blobs;
+      CHECK(form.blob_streams && arena.owner_of(form.stream_blob) == holding);
     }
     if (form.anchor == kNoHolding) continue;
     CHECK(coded(holding) && table.contains(form.anchor) && can_be_anchor(form.anchor));

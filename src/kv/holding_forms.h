@@ -32,8 +32,11 @@ struct HoldingForm {
   // Nothing that was encoded with loss is in the block's bytes, nor was in what they were
   // computed from; and of those that the blob was made of.
   bool exact = true, blob_exact = false;
-  bool plain = false;    // it cannot be encoded, or that does not pay
-  bool streams = false;  // the block has the streams of the layers that are the base's (KvStreams)
+  bool plain = false;  // it cannot be encoded, or that does not pay
+  // The streams of the layers that are the base's (KvStreams) are in the block; and with
+  // the blob: in `stream_blob`, where there are any.
+  bool streams = false, blob_streams = false;
+  int32_t stream_blob = kNoBlob;
 };
 
 class HoldingForms {

@@ -217,7 +217,7 @@ void KvCache::set_capacity(int32_t blocks) {
     spilling_->released.reserve(capacity);
   }
   if (resting_ == nullptr) return;
-  resting_->arena.set_capacity(blocks, holdings_.capacity());
+  resting_->arena.set_capacity(blocks, holdings_.capacity() * (lenders_.empty() ? 1 : 2));
   resting_->anchors.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
 }
 
@@ -248,6 +248,7 @@ KvSummary KvCache::summary() const {
     if (forms_.coded(holding)) {
       ++(form.anchor == kNoHolding ? held.alone_coded : held.deltas);
       held.coded_bytes += resting_->arena.size(form.blob);
+      if (form.stream_blob != kNoBlob) held.coded_bytes += resting_->arena.size(form.stream_blob);
     }
     if (form_of(holding) == Form::kHollow) ++held.nowhere;
   }
@@ -319,7 +320,7 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
   }
   for (size_t text = 0; text < lenders_.size(); ++text) {
     const int32_t holding = lenders_[text];
-    CHECK(holding == kNoHolding || (holdings_.contains(holding) && forms_.at(holding).streams &&
+    CHECK(holding == kNoHolding || (holdings_.contains(holding) && has_streams(holding) &&
                                     holdings_.text(holding) == static_cast<int32_t>(text)));
   }
   for (int32_t text = 0; text < texts_.capacity(); ++text)

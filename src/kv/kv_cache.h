@@ -246,6 +246,9 @@ class KvCache {
     std::vector<int32_t> encoding;  // beside them: holdings, and their anchors
     std::vector<int32_t> encoding_on;
     std::vector<KvDecodeJob> decodes;
+    std::vector<int32_t> decoding;   // beside them, where these are of many: holdings
+    std::vector<std::byte> streams;  // scratch
+    int32_t stream_blobs = 0;
     KvCodedTimes times;
   };
   // What the sequence of this key holds on its block of this number; kNoHolding: nothing.
@@ -280,7 +283,14 @@ class KvCache {
   int32_t lender(const KvIdentity& identity, int32_t text, int32_t layers) const;
   bool lends(int32_t holding, const KvIdentity& to, int32_t layers) const;
   void note_lender(int32_t holding);
-  void forget_lender(int32_t holding);
+  bool is_lender(int32_t holding) const {
+    return !lenders_.empty() && lenders_[static_cast<size_t>(holdings_.text(holding))] == holding;
+  }
+  void lose_streams(int32_t holding);
+  bool has_streams(int32_t holding) const;
+  void copy_lent(int32_t from, int32_t own, int32_t layers);
+  int32_t decode_lent(const KvLease& lease, int32_t blocks);
+  void load_streams(int32_t holding, int32_t block);
 
   // kv_evict.cc: who goes first.
   void evict();
@@ -315,7 +325,9 @@ class KvCache {
   bool find_grid();
   void choose_encodes();
   void finish_encode(int32_t holding, int32_t anchor, std::span<const std::byte> blob);
-  bool make_chunks(int32_t holding, int64_t bytes);
+  std::span<const std::byte> streams_to_keep(int32_t holding);
+  void keep_streams(int32_t holding, std::span<const std::byte> streams);
+  bool make_chunks(int32_t holding, int32_t chunks);
   void keep_blob(int32_t holding, int32_t anchor, std::span<const std::byte> blob);
   bool recode(int32_t holding, int32_t anchor);
   void follow_base(int32_t base, int32_t before);

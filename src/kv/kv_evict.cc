@@ -194,7 +194,7 @@ void KvCache::remove(int32_t holding) {
     int32_t& anchor = resting_->anchors[static_cast<size_t>(holdings_.text(holding))];
     if (anchor == holding) anchor = kNoHolding;
   }
-  forget_lender(holding);
+  lose_streams(holding);
   holdings_.remove(holding);
   texts_.let_go(holdings_.text(holding));
   apps_.let_go(holdings_.apps(holding));

@@ -8,11 +8,16 @@
 
 namespace loralei {
 
-// It has the block still in which it was computed, or a copy of that as far as it lends.
+// It has the streams of the text still; if not in its block, then beside its blob.
 bool KvCache::lends(int32_t holding, const KvIdentity& to, int32_t layers) const {
   const KvIdentity& identity = holdings_.identity(holding);
-  return forms_.at(holding).streams && holdings_.block(holding) != kNoBlock &&
-         identity_base_layers(identity) >= layers && identity_salt(identity) == identity_salt(to);
+  return has_streams(holding) && identity_base_layers(identity) >= layers &&
+         identity_salt(identity) == identity_salt(to);
+}
+
+bool KvCache::has_streams(int32_t holding) const {
+  const HoldingForm& form = forms_.at(holding);
+  return form.blob_streams || (form.streams && holdings_.block(holding) != kNoBlock);
 }
 
 int32_t KvCache::lender(const KvIdentity& identity, int32_t text, int32_t layers) const {
@@ -27,9 +32,10 @@ void KvCache::note_lender(int32_t holding) {
   if (layers > 0 && (most == kNoHolding || identity_base_layers(holdings_.identity(most)) <= layers)) most = holding;
 }
 
-void KvCache::forget_lender(int32_t holding) {
+// Its block goes, or is another that has no streams; they may lie beside its blob still.
+void KvCache::lose_streams(int32_t holding) {
   forms_.at(holding).streams = false;
-  if (lenders_.empty()) return;
+  if (lenders_.empty() || has_streams(holding)) return;
   int32_t& most = lenders_[static_cast<size_t>(holdings_.text(holding))];
   if (most == holding) most = kNoHolding;
 }
@@ -62,8 +68,7 @@ int32_t KvCache::borrow(KvLease& lease, const KvKey& key, std::span<const TokenI
   }
   if (before != kNoHolding) holdings_.touch(before);
   if (!reserve(lease, blocks * kKvBlockTokens)) return first;
-  const KvView view = pool_->view();
-  const KvStreams& streams = pool_->streams();
+  if (resting_ != nullptr) resting_->decodes.clear(), resting_->decoding.clear();
   text = kNoText;
   int32_t block = 0;
   for (; block < blocks; ++block) {
@@ -72,19 +77,63 @@ int32_t KvCache::borrow(KvLease& lease, const KvKey& key, std::span<const TokenI
     if (block < first) continue;
     const int32_t from = lender(key.of_block(block), text, layers);
     if (from == kNoHolding) break;
-    const int32_t source = holdings_.block(from), own = lease.blocks_[static_cast<size_t>(block)];
-    std::memcpy(view.slice(own, 0, 0), view.slice(source, 0, 0), static_cast<size_t>(layers * view.layer_stride_bytes));
-    int32_t levels = 0;
-    while (levels < streams.shape.levels && streams.shape.layers[static_cast<size_t>(levels)] <= layers) ++levels;
-    std::memcpy(streams.rows(own, 0), streams.rows(source, 0),
-                static_cast<size_t>(streams.rows(own, levels) - streams.rows(own, 0)) * sizeof(uint16_t));
+    copy_lent(from, lease.blocks_[static_cast<size_t>(block)], layers);
     lease.exact_ = lease.exact_ && is_exact(from);
   }
-  for (int32_t unused = std::max(block, first); unused < blocks; ++unused) {
+  block = std::max(block, first);
+  if (resting_ != nullptr) block = decode_lent(lease, block);
+  for (; block < std::ssize(lease.blocks_);) {
     pool_->give_back(lease.blocks_.back());
     lease.blocks_.pop_back();
   }
-  return static_cast<int32_t>(lease.blocks_.size());
+  return block;
+}
+
+// Of what lies encoded the decoding is noted down alone, so that all threads do that.
+void KvCache::copy_lent(int32_t from, int32_t own, int32_t layers) {
+  const KvView view = pool_->view();
+  const KvStreams& streams = pool_->streams();
+  const HoldingForm& form = forms_.at(from);
+  const int32_t source = holdings_.block(from);
+  if (source == kNoBlock) {
+    resting_->decodes.push_back({.from = source_of(from), .block = own});
+    resting_->decoding.push_back(from);
+  } else {
+    std::memcpy(view.slice(own, 0, 0), view.slice(source, 0, 0), static_cast<size_t>(layers * view.layer_stride_bytes));
+  }
+  if (source != kNoBlock && form.streams) {
+    std::memcpy(streams.rows(own, 0), streams.rows(source, 0), static_cast<size_t>(streams.shape.bytes_to(layers)));
+  } else {
+    load_streams(from, own);
+  }
+}
+
+void KvCache::load_streams(int32_t holding, int32_t block) {
+  const int32_t blob = forms_.at(holding).stream_blob;
+  if (blob == kNoBlob) return;
+  auto* const rows = reinterpret_cast<std::byte*>(pool_->streams().rows(block, 0));
+  resting_->arena.load(blob, {rows, static_cast<size_t>(resting_->arena.size(blob))});
+}
+
+// How many blocks the lease has with what was noted down: up to the first that is
+// damaged, which is dropped.
+int32_t KvCache::decode_lent(const KvLease& lease, int32_t blocks) {
+  Resting& rest = *resting_;
+  if (rest.decodes.empty()) return blocks;
+  const int64_t begin_ns = clock_.now_ns();
+  rest.coder->decode(rest.decodes);
+  rest.times.decode_ns += clock_.now_ns() - begin_ns;
+  for (size_t i = 0; i < rest.decodes.size(); ++i) {
+    if (rest.decodes[i].ok) {
+      ++rest.times.decoded_blocks;
+      continue;
+    }
+    ++rest.times.damaged_blocks;
+    const auto place = std::find(lease.blocks_.begin(), lease.blocks_.end(), rest.decodes[i].block);
+    blocks = std::min(blocks, static_cast<int32_t>(place - lease.blocks_.begin()));
+    if (forms_.coded(rest.decoding[i])) drop_blob(rest.decoding[i]);
+  }
+  return blocks;
 }
 
 }  // namespace loralei

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forms of what a KV cache holds: encoded while nobody leases it, decoded on a hit.
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -33,7 +34,9 @@ Status KvCache::rest_by(KvRestOptions options) {
   if (lossless) {
     TRY_ASSIGN(options.grid, KvGrid::create(shape, {}));
   }
-  const int64_t scratch_bytes = KvCoder::scratch_bytes(shape, options.pool == nullptr ? 1 : options.pool->threads());
+  const int64_t stream_bytes = pool_->shape().streams.block_bytes();
+  const int64_t scratch_bytes =
+      KvCoder::scratch_bytes(shape, options.pool == nullptr ? 1 : options.pool->threads()) + stream_bytes;
   auto scratch = options.ledger->try_grant(MemoryUse::kScratch, scratch_bytes);
   if (!scratch)
     return Error{ErrorCode::kTooLarge, "encoding KV takes " + format_bytes(scratch_bytes) +
@@ -50,9 +53,11 @@ Status KvCache::rest_by(KvRestOptions options) {
                                                   .encoding = {},
                                                   .encoding_on = {},
                                                   .decodes = {},
+                                                  .decoding = {},
+                                                  .streams = {},
                                                   .times = {}});
-  set_capacity(total());
-  resting_->arena.set_capacity(std::max(total(), capacity()), holdings_.capacity());
+  resting_->streams.resize(static_cast<size_t>(stream_bytes));
+  set_capacity(std::max(total(), capacity()));
   return {};
 }
 
@@ -166,23 +171,47 @@ int32_t KvCache::rest() {
 
 void KvCache::finish_encode(int32_t holding, int32_t anchor, std::span<const std::byte> blob) {
   constexpr int64_t kPaysPart = 32;  // it is to take less than all but this part of a block
+  const std::span<const std::byte> streams = streams_to_keep(holding);
   const int64_t bytes = std::ssize(blob);
-  if (bytes == 0 || bytes > pool_->block_bytes() - pool_->block_bytes() / kPaysPart) {
+  if (bytes == 0 || bytes + std::ssize(streams) > pool_->block_bytes() - pool_->block_bytes() / kPaysPart) {
     forms_.at(holding).plain = true;
     return relist(holding);
   }
   // Another of this round may have taken what it was told from.
   if (anchor != kNoHolding && !forms_.can_be_anchor(anchor)) return;
-  if (!make_chunks(holding, bytes)) return;
+  const BlobArena& arena = resting_->arena;
+  const bool lends = forms_.at(holding).streams && is_lender(holding);
+  if (!make_chunks(holding, arena.chunks_for(bytes) + arena.chunks_for(std::ssize(streams)))) return;
   keep_blob(holding, anchor, blob);
   ++resting_->times.encoded_blocks;
+  if (lends) keep_streams(holding, streams);
+}
+
+// Of one that lends; a copy, since its block may become a page before.
+std::span<const std::byte> KvCache::streams_to_keep(int32_t holding) {
+  if (!is_lender(holding) || !forms_.at(holding).streams) return {};
+  const KvStreams& streams = pool_->streams();
+  const auto bytes = static_cast<size_t>(streams.shape.bytes_to(identity_base_layers(holdings_.identity(holding))));
+  std::memcpy(resting_->streams.data(), streams.rows(holdings_.block(holding), 0), bytes);
+  return std::span(resting_->streams).first(bytes);
+}
+
+void KvCache::keep_streams(int32_t holding, std::span<const std::byte> streams) {
+  HoldingForm& form = forms_.at(holding);
+  form.blob_streams = true;
+  if (!streams.empty()) {
+    form.stream_blob = resting_->arena.store(streams, holding);
+    CHECK(form.stream_blob != kNoBlob);
+    ++resting_->stream_blobs;
+  }
+  note_lender(holding);
 }
 
 // For one that has a block: in the last resort that becomes a page, of which one has more
 // chunks than it wants.
-bool KvCache::make_chunks(int32_t holding, int64_t bytes) {
+bool KvCache::make_chunks(int32_t holding, int32_t chunks) {
   BlobArena& arena = resting_->arena;
-  while (arena.chunks_for(bytes) > arena.free_chunks()) {
+  while (chunks > arena.free_chunks()) {
     if (const auto block = pool_->take()) {
       arena.add_page(*block);
       continue;
@@ -194,8 +223,8 @@ bool KvCache::make_chunks(int32_t holding, int64_t bytes) {
     }
     const int32_t block = holdings_.block(holding);
     if (block == kNoBlock || holdings_.pins(holding) > 0) return false;
-    forget_lender(holding);
     holdings_.set_block(holding, kNoBlock);
+    lose_streams(holding);
     arena.add_page(block);
   }
   return true;
@@ -316,9 +345,9 @@ void KvCache::use_soon(const KvKey& key, std::span<const TokenId> tokens, int32_
 
 void KvCache::drop_block(int32_t holding) {
   CHECK(holdings_.pins(holding) == 0);
-  forget_lender(holding);
   pool_->give_back(holdings_.block(holding));
   holdings_.set_block(holding, kNoBlock);
+  lose_streams(holding);
   relist(holding);
 }
 
@@ -328,7 +357,12 @@ void KvCache::clear_blob(int32_t holding) {
   HoldingForm& form = forms_.at(holding);
   forms_.unlink(holding);
   resting_->arena.drop(std::exchange(form.blob, kNoBlob));
-  form.blob_exact = false;
+  form.blob_exact = form.blob_streams = false;
+  if (form.stream_blob != kNoBlob) {
+    resting_->arena.drop(std::exchange(form.stream_blob, kNoBlob));
+    --resting_->stream_blobs;
+  }
+  if (!has_streams(holding)) lose_streams(holding);
   int32_t& anchor = resting_->anchors[static_cast<size_t>(holdings_.text(holding))];
   if (anchor == holding) anchor = kNoHolding;
   relist(holding);
@@ -371,8 +405,11 @@ bool KvCache::materialise(KvLease& lease) {
         whole = false;
         continue;
       }
-      forms_.at(holding).exact = rest.lossless && forms_.at(holding).blob_exact;
+      HoldingForm& form = forms_.at(holding);
+      form.exact = rest.lossless && form.blob_exact;
       holdings_.set_block(holding, done.block);
+      load_streams(holding, done.block);
+      form.streams = form.blob_streams;
       ++rest.times.decoded_blocks;
     }
     lease.blocks_[index] = holdings_.block(holding);
@@ -385,7 +422,7 @@ KvCoded KvCache::coded() const {
   const BlobArena& arena = resting_->arena;
   return {.sharing = resting_->options.sharing,
           .agreement = resting_->options.agreement,
-          .blobs = arena.blobs(),
+          .blobs = arena.blobs() - resting_->stream_blobs,
           .pages = arena.pages(),
           .bytes = arena.stored_bytes(),
           .page_bytes = arena.pages() * pool_->block_bytes(),

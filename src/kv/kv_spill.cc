@@ -132,7 +132,7 @@ int32_t KvCache::restore(const KvKey& key, std::span<const TokenId> tokens, std:
     lease.exact_ = lease.exact_ && fetched.record.exact;
     publish(lease, key, tokens, (block + 1) * kKvBlockTokens);
     if (lease.shared() <= block) break;
-    if (!fetched.record.streams) forget_lender(lease.holdings_.back());
+    if (!fetched.record.streams) lose_streams(lease.holdings_.back());
   }
   spilling_->restored_blocks += restored;
   return restored;

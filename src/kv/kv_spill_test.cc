@@ -28,10 +28,11 @@ struct Caches {
   std::unique_ptr<KvDisk> disk;
   std::vector<TokenId> tokens = std::vector<TokenId>(kKvBlockTokens, 7);
 
-  // A disk that takes blocks as they lie, whatever else they are.
-  Caches() {
+  // A disk that takes blobs of this grid; of none, blocks as they lie.
+  explicit Caches(uint64_t grid = 0) {
     const int64_t block = kv_block_bytes(kShape);
     const KvDiskOptions options{.folder = folder.path(),
+                                .grid = grid,
                                 .bytes_most = 64 * block,
                                 .record_bytes_most = block,
                                 .write_buffer_bytes = 8 * block,
@@ -59,7 +60,7 @@ struct Caches {
     KvLease lease = cache.match(base(cache), tokens, 0, kBlocks);
     ASSERT_TRUE(cache.reserve(lease, kKvBlockTokens));
     std::byte* const bytes = cache.view().slice(lease.blocks()[0], 0, 0);
-    std::memset(bytes, 0, static_cast<size_t>(cache.block_bytes()));
+    std::memset(bytes, 3, static_cast<size_t>(cache.block_bytes()));
     std::fill_n(cache.streams().rows(lease.blocks()[0], 0), kKvBlockTokens * kShape.streams.dim, uint16_t{0x3F80});
     cache.publish(lease, base(cache), tokens, kKvBlockTokens);
   }
@@ -96,24 +97,72 @@ TEST(KvSpill, ABlockComesBackWithItsStream) {
   EXPECT_EQ(next->streams().rows(lease.blocks()[0], 0)[5], 0x3F80);
 }
 
-TEST(KvSpill, ABlockThatWasDecodedLendsNothingHereNorBehindTheDisk) {
+// Its K and V encoded, and its block gone to others.
+void encode_alone(Caches& caches, KvCache& cache) {
+  ASSERT_EQ(cache.rest(), 1);
+  cache.check({});
+  {
+    KvLease all = cache.match(Caches::base(cache), {}, 0, kBlocks);
+    ASSERT_TRUE(cache.reserve(all, cache.available() * kKvBlockTokens));
+    for (const int32_t block : all.blocks())
+      std::memset(cache.view().slice(block, 0, 0), 0x55, static_cast<size_t>(cache.block_bytes()));
+  }
+  ASSERT_EQ(cache.coded().blobs, 1);
+  ASSERT_EQ(cache.free() + cache.pages(), kBlocks) << "no block is of a prefix";
+  EXPECT_EQ(caches.lent(cache), 1);
+}
+
+// It is the base's of layer 0, with the stream before layer 1.
+void expect_lends(Caches& caches, KvCache& cache) {
+  ASSERT_EQ(caches.lent(cache), 1);
+  KvLease lease = cache.match(Caches::borrower(cache), caches.tokens, 0, kBlocks);
+  ASSERT_EQ(cache.borrow(lease, Caches::borrower(cache), caches.tokens, 1, 1), 1);
+  EXPECT_EQ(*cache.view().slice(lease.blocks()[0], 0, 0), std::byte{3});
+  for (const int32_t place : {0, 5, kKvBlockTokens * kShape.streams.dim - 1})
+    EXPECT_EQ(cache.streams().rows(lease.blocks()[0], 0)[place], 0x3F80);
+  const KvLease* const leases[] = {&lease};
+  cache.check(leases);
+}
+
+TEST(KvSpill, WhatIsEncodedLendsItsStreamFromBesideTheBlob) {
+  Caches caches;
+  const auto cache = caches.cache();
+  caches.compute(*cache);
+  ASSERT_NO_FATAL_FAILURE(encode_alone(caches, *cache));
+  expect_lends(caches, *cache);
+  EXPECT_EQ(cache->coded().times.decoded_blocks, 1);
+  EXPECT_EQ(cache->coded().blobs, 1) << "streams are not counted";
+  // Nor does it where that has gone.
+  cache->make_available(kBlocks);
+  EXPECT_EQ(caches.lent(*cache), 0);
+  EXPECT_EQ(cache->coded().bytes, 0);
+  cache->check({});
+}
+
+// A block that was decoded has the stream that lay beside its blob, and goes to disk with
+// it.
+TEST(KvSpill, ABlockThatWasDecodedHasItsStream) {
   Caches caches;
   const auto first = caches.cache();
   caches.compute(*first);
-  ASSERT_EQ(first->rest(), 1);
-  {
-    KvLease all = first->match(Caches::base(*first), {}, 0, kBlocks);
-    ASSERT_TRUE(first->reserve(all, first->available() * kKvBlockTokens));  // its block goes
-  }
-  EXPECT_EQ(caches.lent(*first), 0);
+  ASSERT_NO_FATAL_FAILURE(encode_alone(caches, *first));
   {
     KvLease again = first->match(Caches::base(*first), caches.tokens, kKvBlockTokens, kBlocks);
     ASSERT_EQ(again.shared(), 1);
     ASSERT_TRUE(first->materialise(again));
-    ASSERT_EQ(first->coded().times.decoded_blocks, 1);
-    std::fill_n(first->streams().rows(again.blocks()[0], 0), kKvBlockTokens * kShape.streams.dim, uint16_t{0x4242});
+    EXPECT_EQ(first->streams().rows(again.blocks()[0], 0)[5], 0x3F80);
   }
-  EXPECT_EQ(caches.lent(*first), 0);
+  expect_lends(caches, *first);
+  const auto next = caches.move_on(*first);
+  expect_lends(caches, *next);
+}
+
+// On disk a blob is without it.
+TEST(KvSpill, ABlobThatComesFromDiskLendsNothing) {
+  Caches caches(KvGrid::create(kv_grid_shape(kShape), {}).value().digest());
+  const auto first = caches.cache();
+  caches.compute(*first);
+  ASSERT_NO_FATAL_FAILURE(encode_alone(caches, *first));
   const auto next = caches.move_on(*first);
   EXPECT_EQ(caches.lent(*next), 0);
 }

@@ -27,6 +27,15 @@ struct KvStreamShape {
   int64_t block_bytes() const {
     return int64_t{levels} * kKvBlockTokens * dim * static_cast<int64_t>(sizeof(uint16_t));
   }
+  // How many levels lie before layer `layer` or at it, and their bytes of a block.
+  int32_t levels_to(int32_t layer) const {
+    int32_t count = 0;
+    while (count < levels && layers[static_cast<size_t>(count)] <= layer) ++count;
+    return count;
+  }
+  int64_t bytes_to(int32_t layer) const {
+    return int64_t{levels_to(layer)} * kKvBlockTokens * dim * static_cast<int64_t>(sizeof(uint16_t));
+  }
   // The level before this layer; -1: there is none.
   int32_t level_of(int32_t layer) const {
     for (int32_t level = 0; level < levels; ++level) {

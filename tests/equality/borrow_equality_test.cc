@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "base/prng.h"
 #include "codec/kv_steps.h"
@@ -240,8 +242,50 @@ TEST_F(BorrowEquality, TogetherInLittleMemoryAreAloneAndCold) {
   }
 }
 
-// What comes back from disk lends what was computed, or nothing: the stream is no part of
-// a blob, nor of a block that was decoded from one.
+// What the base read a while ago, and rests encoded alone, is lent all the same. Of a
+// float cache, since int8 without loss takes hardly less: so the answer is near.
+TEST_F(BorrowEquality, WhatRestsEncodedIsLent) {
+  ASSERT_NO_FATAL_FAILURE(measure());
+  const uint64_t seed = 426;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Prng random(seed);
+  const std::vector<TokenId> prompt = text(random, 100);
+  EngineHostOptions floats = options(KvSharing::kBorrow, int64_t{3} << 20);
+  floats.engine.kv_dtype = DType::kF16;
+  floats.engine.kv_eviction = KvEviction::kLru;
+  EngineHostOptions without = floats;
+  without.engine.prefix_cache = false;
+  const auto cold = open(without);
+  ASSERT_NE(cold, nullptr);
+  for (const char* const adapter : {"json", "list", "order"}) {
+    SCOPED_TRACE(adapter);
+    Submit asked = request(prompt, adapter);
+    asked.max_tokens = 1;
+    const Answer want = cold->ask(asked);
+    const auto server = open(floats);
+    ASSERT_NE(server, nullptr);
+    int32_t blobs = 0;
+    const auto ask_and_rest = [&](const std::vector<TokenId>& tokens) {
+      server->ask(request(tokens, ""));
+      blobs += static_cast<int32_t>(tokens.size()) / kKvBlockTokens;
+      for (int waited_ms = 0; server->stats().kv_coded.blobs < blobs && waited_ms < 10'000; ++waited_ms)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    ask_and_rest(prompt);
+    // So many others that its blocks go, and fewer than would take the blobs' place.
+    const auto others = static_cast<size_t>(server->stats().kv_blocks_total) * kKvBlockTokens * 5 / 4;
+    for (size_t tokens = 0; tokens < others; tokens += 160) ask_and_rest(text(random, 160));
+    const KvCodedTimes before = server->stats().kv_coded.times;
+    const Answer got = server->ask(asked);
+    EXPECT_EQ(got.tokens, want.tokens);
+    EXPECT_NEAR(got.logprobs.at(0), want.logprobs.at(0), 0.2);
+    EXPECT_EQ(got.borrowed_tokens, 96);
+    EXPECT_GT(server->stats().kv_coded.times.decoded_blocks, before.decoded_blocks);
+  }
+}
+
+// What comes back from disk lends what was computed, or nothing: there the stream is no
+// part of a blob.
 TEST_F(BorrowEquality, WhatCameFromDiskLendsNoOtherStream) {
   ASSERT_NO_FATAL_FAILURE(measure());
   const uint64_t seed = 425;
