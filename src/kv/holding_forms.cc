@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/holding_forms.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace loralei {
@@ -31,6 +33,25 @@ void HoldingForms::unlink(int32_t holding) {
   form.anchor = form.next = form.prev = kNoHolding;
 }
 
+void HoldingForms::keep_streams(int32_t holding, int32_t blob) {
+  HoldingForm& form = at(holding);
+  CHECK(coded(holding) && form.stream_blob == kNoBlob && blob != kNoBlob);
+  form.stream_blob = blob;
+  form.stream_prev = std::exchange(last_stream_, holding);
+  (form.stream_prev == kNoHolding ? first_stream_ : at(form.stream_prev).stream_next) = holding;
+  ++stream_blobs_;
+}
+
+int32_t HoldingForms::lose_streams(int32_t holding) {
+  HoldingForm& form = at(holding);
+  if (form.stream_blob == kNoBlob) return kNoBlob;
+  (form.stream_prev == kNoHolding ? first_stream_ : at(form.stream_prev).stream_next) = form.stream_next;
+  (form.stream_next == kNoHolding ? last_stream_ : at(form.stream_next).stream_prev) = form.stream_prev;
+  form.stream_next = form.stream_prev = kNoHolding;
+  --stream_blobs_;
+  return std::exchange(form.stream_blob, kNoBlob);
+}
+
 void HoldingForms::check(const HoldingTable& table, const BlobArena& arena) const {
   int32_t blobs = 0;
   std::vector<int32_t> dependants(forms_.size(), 0);
@@ -55,6 +76,12 @@ void HoldingForms::check(const HoldingTable& table, const BlobArena& arena) cons
     ++dependants[static_cast<size_t>(form.anchor)];
   }
   CHECK(blobs == arena.blobs());
+  int32_t streams = 0;
+  for (int32_t one = first_stream_, before = kNoHolding; one != kNoHolding; before = one, one = at(one).stream_next) {
+    CHECK(at(one).stream_blob != kNoBlob && at(one).stream_prev == before);
+    ++streams;
+  }
+  CHECK(streams == stream_blobs_);
   for (int32_t holding = 0; holding < capacity(); ++holding) {
     CHECK(at(holding).dependants == dependants[static_cast<size_t>(holding)]);
     int32_t listed = 0, before = kNoHolding;

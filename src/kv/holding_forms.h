@@ -37,6 +37,7 @@ struct HoldingForm {
   // the blob: in `stream_blob`, where there are any.
   bool streams = false, blob_streams = false;
   int32_t stream_blob = kNoBlob;
+  int32_t stream_next = kNoHolding, stream_prev = kNoHolding;  // among those with one, the eldest first
 };
 
 class HoldingForms {
@@ -51,10 +52,17 @@ class HoldingForms {
   // `holding` is a delta to `anchor` from now on, or to none any more.
   void link(int32_t holding, int32_t anchor);
   void unlink(int32_t holding);
+  // Its streams lie in this blob from now on, or in none any more: answers which that was.
+  void keep_streams(int32_t holding, int32_t blob);
+  int32_t lose_streams(int32_t holding);
+  int32_t first_stream() const { return first_stream_; }  // whose came there first; kNoHolding: there are none
+  int32_t stream_blobs() const { return stream_blobs_; }
   void check(const HoldingTable& table, const BlobArena& arena) const;
 
  private:
   std::vector<HoldingForm> forms_;
+  int32_t first_stream_ = kNoHolding, last_stream_ = kNoHolding;
+  int32_t stream_blobs_ = 0;
 };
 
 }  // namespace loralei

@@ -248,7 +248,6 @@ class KvCache {
     std::vector<KvDecodeJob> decodes;
     std::vector<int32_t> decoding;   // beside them, where these are of many: holdings
     std::vector<std::byte> streams;  // scratch
-    int32_t stream_blobs = 0;
     KvCodedTimes times;
   };
   // What the sequence of this key holds on its block of this number; kNoHolding: nothing.
@@ -297,6 +296,7 @@ class KvCache {
   void give_up_page();
   bool give_back_page();
   void give_up_coded();
+  bool give_up_streams();
   // Which of the lists of released holdings this one belongs to: by whether it was ever
   // found, or by its applications; and by its form.
   Form form_of(int32_t holding) const;
@@ -335,6 +335,7 @@ class KvCache {
   int32_t first_that_needs(int32_t anchor) const;
   void drop_block(int32_t holding);
   void clear_blob(int32_t holding);
+  void drop_streams(int32_t holding);
   void drop_blob(int32_t holding);
   int32_t released_count(Form form) const;
   void check_forms() const;

@@ -135,13 +135,18 @@ size_t KvCache::goes_first(std::span<const int32_t> firsts, const KvWorth& worth
 
 // A block comes free: of what is encoded too, so that nothing is lost; of a prefix behind
 // which nothing is held; where something encoded is, of that first. Only then of a page
-// whose blobs lie in blocks as well. In each turn a block comes free or a blob goes.
+// whose blobs lie in blocks as well. In each turn a block comes free or a blob goes; of
+// blobs first the streams of those that lend, since a prefix is worth more.
 void KvCache::evict() {
   int32_t holding = first_of({Form::kBoth}, false);
   if (holding != kNoHolding) return drop_block(holding);
   while (first_of({Form::kRaw, Form::kPlain}, true) == kNoHolding) {
     holding = first_of({Form::kRaw, Form::kPlain}, false);
     if (holding == kNoHolding) return give_up_page();
+    if (give_up_streams()) {
+      if (give_back_page()) return;
+      continue;
+    }
     const int32_t coded = first_of({Form::kCoded}, true);
     if (coded == kNoHolding) {
       if (spilling_ != nullptr) write_out(holding);
@@ -167,9 +172,17 @@ void KvCache::give_up_page() {
   while (!give_back_page()) give_up_coded();
 }
 
+// The eldest.
+bool KvCache::give_up_streams() {
+  const int32_t holding = forms_.first_stream();
+  if (holding != kNoHolding) drop_streams(holding);
+  return holding != kNoHolding;
+}
+
 // One blob at least goes: what nobody has in a block first. Of an anchor that many need
 // one of these, so that it goes after them.
 void KvCache::give_up_coded() {
+  if (give_up_streams()) return;
   int32_t holding = first_of({Form::kCoded}, true);
   if (holding != kNoHolding) {
     if (spilling_ != nullptr) write_out(holding);

@@ -200,9 +200,9 @@ void KvCache::keep_streams(int32_t holding, std::span<const std::byte> streams) 
   HoldingForm& form = forms_.at(holding);
   form.blob_streams = true;
   if (!streams.empty()) {
-    form.stream_blob = resting_->arena.store(streams, holding);
-    CHECK(form.stream_blob != kNoBlob);
-    ++resting_->stream_blobs;
+    const int32_t blob = resting_->arena.store(streams, holding);
+    CHECK(blob != kNoBlob);
+    forms_.keep_streams(holding, blob);
   }
   note_lender(holding);
 }
@@ -357,15 +357,19 @@ void KvCache::clear_blob(int32_t holding) {
   HoldingForm& form = forms_.at(holding);
   forms_.unlink(holding);
   resting_->arena.drop(std::exchange(form.blob, kNoBlob));
-  form.blob_exact = form.blob_streams = false;
-  if (form.stream_blob != kNoBlob) {
-    resting_->arena.drop(std::exchange(form.stream_blob, kNoBlob));
-    --resting_->stream_blobs;
-  }
-  if (!has_streams(holding)) lose_streams(holding);
+  form.blob_exact = false;
+  drop_streams(holding);
   int32_t& anchor = resting_->anchors[static_cast<size_t>(holdings_.text(holding))];
   if (anchor == holding) anchor = kNoHolding;
   relist(holding);
+}
+
+// Those beside its blob.
+void KvCache::drop_streams(int32_t holding) {
+  const int32_t blob = forms_.lose_streams(holding);
+  if (blob != kNoBlob) resting_->arena.drop(blob);
+  forms_.at(holding).blob_streams = false;
+  if (!has_streams(holding)) lose_streams(holding);
 }
 
 // And where nothing is left, and nothing is held behind it, it goes.
@@ -422,7 +426,7 @@ KvCoded KvCache::coded() const {
   const BlobArena& arena = resting_->arena;
   return {.sharing = resting_->options.sharing,
           .agreement = resting_->options.agreement,
-          .blobs = arena.blobs() - resting_->stream_blobs,
+          .blobs = arena.blobs() - forms_.stream_blobs(),
           .pages = arena.pages(),
           .bytes = arena.stored_bytes(),
           .page_bytes = arena.pages() * pool_->block_bytes(),

@@ -55,14 +55,16 @@ struct Caches {
     part.digest[0] = 9;
     return make_kv_key(cache.identities(), {&part, 1}, "");
   }
-  // The base's block is computed, with its stream, and released.
+  // The base's blocks are computed, with their streams, and released.
   void compute(KvCache& cache) {
     KvLease lease = cache.match(base(cache), tokens, 0, kBlocks);
-    ASSERT_TRUE(cache.reserve(lease, kKvBlockTokens));
-    std::byte* const bytes = cache.view().slice(lease.blocks()[0], 0, 0);
-    std::memset(bytes, 3, static_cast<size_t>(cache.block_bytes()));
-    std::fill_n(cache.streams().rows(lease.blocks()[0], 0), kKvBlockTokens * kShape.streams.dim, uint16_t{0x3F80});
-    cache.publish(lease, base(cache), tokens, kKvBlockTokens);
+    const auto count = static_cast<int32_t>(tokens.size());
+    ASSERT_TRUE(cache.reserve(lease, count));
+    for (const int32_t block : lease.blocks()) {
+      std::memset(cache.view().slice(block, 0, 0), 3, static_cast<size_t>(cache.block_bytes()));
+      std::fill_n(cache.streams().rows(block, 0), kKvBlockTokens * kShape.streams.dim, uint16_t{0x3F80});
+    }
+    cache.publish(lease, base(cache), tokens, count);
   }
   // What the cache has goes to disk, and another one gets it from there.
   std::unique_ptr<KvCache> move_on(KvCache& cache) {
@@ -155,6 +157,25 @@ TEST(KvSpill, ABlockThatWasDecodedHasItsStream) {
   expect_lends(caches, *first);
   const auto next = caches.move_on(*first);
   expect_lends(caches, *next);
+}
+
+// Where room is made, streams go before any prefix does.
+TEST(KvSpill, StreamsGoBeforePrefixes) {
+  Caches caches;
+  const auto cache = caches.cache();
+  caches.tokens.assign(5 * kKvBlockTokens, 7);
+  caches.compute(*cache);
+  while (cache->rest() > 0) {
+  }
+  const KvCoded before = cache->coded();
+  ASSERT_EQ(before.blobs, 5);
+  ASSERT_GE(before.pages, 2);
+  EXPECT_EQ(cache->lent(Caches::borrower(*cache), caches.tokens, 5 * kKvBlockTokens, 0, 1), 5);
+  while (cache->pages() == before.pages) cache->make_available(cache->available() + 1);
+  EXPECT_EQ(cache->coded().blobs, 5);
+  EXPECT_LT(cache->coded().bytes, before.bytes);
+  EXPECT_LT(cache->lent(Caches::borrower(*cache), caches.tokens, 5 * kKvBlockTokens, 0, 1), 5);
+  cache->check({});
 }
 
 // On disk a blob is without it.
