@@ -52,10 +52,10 @@ class HoldingForms {
   // `holding` is a delta to `anchor` from now on, or to none any more.
   void link(int32_t holding, int32_t anchor);
   void unlink(int32_t holding);
-  // Its streams lie in this blob from now on, or in none any more: answers which that was.
+  // Its streams lie in this blob from now on, or in none any more: answers which it was.
   void keep_streams(int32_t holding, int32_t blob);
   int32_t lose_streams(int32_t holding);
-  int32_t first_stream() const { return first_stream_; }  // whose came there first; kNoHolding: there are none
+  int32_t first_stream() const { return first_stream_; }  // whose is the eldest; kNoHolding: there are none
   int32_t stream_blobs() const { return stream_blobs_; }
   void check(const HoldingTable& table, const BlobArena& arena) const;
 
