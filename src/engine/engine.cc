@@ -364,6 +364,8 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
   if (parts.kv_steps && !has_vector_scale(shape.dtype)) {
     TRY_ASSIGN(rest.grid, parts.kv_steps->grid(shape.dtype));
     rest.agreement = parts.kv_steps->farthest().agreement;
+  } else if (parts.kv_grid) {
+    rest.grid = std::move(parts.kv_grid);
   }
   TRY(loop.kv->rest_by(std::move(rest)));
   parts.executor->use_kv(loop.kv->view(), loop.kv->streams());
@@ -442,6 +444,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.reserve_part = kReservePart;
 
   static_cast<EngineContext&>(loop) = parts;
+  loop.keep_kv_grid = std::move(parts.keep_kv_grid);
   if (loop.eos.empty()) loop.eos = config.eos;
   loop.registry.loads_max = std::max(1, options.adapter_load_threads);
   loop.registry.strict = options.adapter_strict;

@@ -2,7 +2,6 @@
 #include "engine/engine_host.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "base/limits.h"
@@ -10,7 +9,6 @@
 #include "base/units.h"
 #include "engine/engine_host_parts.h"
 #include "engine/kv_on_disk.h"
-#include "engine/kv_steps_file.h"
 #include "engine/start.h"
 #include "engine/step_outputs.h"
 #include "kv/block_pool.h"
@@ -298,52 +296,6 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   return host;
 }
 
-// What calibrate-kv has measured of this model, where that is used: steps of a float
-// cache that is to be encoded, and who may borrow. Once the weights are there.
-void EngineHost::use_kv_steps(EngineParts& engine, LogSink& log) {
-  Parts& parts = *parts_;
-  const KvSharing sharing = parts.options.engine.kv_sharing;
-  const bool encodes = sharing >= KvSharing::kBounded && !has_vector_scale(parts.kv_dtype);
-  if (!encodes && sharing < KvSharing::kBorrow) return;
-  const ModelConfig& config = parts.file.config;
-  FoundKvSteps found =
-      find_kv_steps(PosixFileSystem(), parts.options.model_path, parts.options.cache_dir, parts.weights->fingerprint(),
-                    kv_grid_shape({config.layers, config.kv_heads, config.head_dim, parts.kv_dtype}));
-  for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
-  engine.kv_steps = std::move(found.steps);
-  if (sharing == KvSharing::kBorrow) plan_lending(engine, log);
-  if (!encodes) return;
-  if (!engine.kv_steps) {
-    parts.kv_steps_text =
-        "steps of a quarter of each channel's spread (loralei calibrate-kv finds what the model allows)";
-    return;
-  }
-  const KvQuality quality = engine.kv_steps->farthest();
-  char measured[128];
-  std::snprintf(measured, sizeof measured, ": %.2f %% of next tokens as exact, mean KL %.4f, on text that was %s",
-                quality.agreement * 100, quality.mean_kl,
-                engine.kv_steps->held_out_tokens > 0 ? "held out" : "searched as well");
-  parts.kv_steps_text = "steps of " + found.path + measured;
-}
-
-void EngineHost::plan_lending(EngineParts& engine, LogSink& log) {
-  Parts& parts = *parts_;
-  if (engine.kv_steps) engine.kv_lending = kv_lending(*engine.kv_steps, parts.file.config.hidden);
-  parts.streams = engine.kv_lending.streams;
-  if (engine.kv_lending.empty()) {
-    log.log(LogLevel::kWarning,
-            "--kv-sharing borrow: of no adapter it is known that it may borrow; loralei calibrate-kv MODEL --text FILE "
-            "--adapter NAME measures how many layers each may");
-    return;
-  }
-  for (const KvAdapterSteps& adapter : engine.kv_steps->adapters) {
-    const auto layers = engine.kv_lending.layers.find(adapter.digest);
-    if (layers == engine.kv_lending.layers.end()) continue;
-    parts.lending_text +=
-        (parts.lending_text.empty() ? "" : ", ") + printable(adapter.name) + " " + std::to_string(layers->second);
-  }
-}
-
 // How another memory budget is made true while the engine runs.
 void EngineHost::control_memory(EngineParts& engine, LogSink& log) {
   Parts& parts = *parts_;
@@ -515,18 +467,6 @@ std::string EngineHost::banner() const {
             format_bytes(disk->bytes_most) + "; " + std::to_string(disk->found_records * kKvBlockTokens) +
             " tokens of this model were found there\n";
   }
-  return text;
-}
-
-std::string EngineHost::describe_kv_sharing() const {
-  const KvSharing sharing = parts_->options.engine.kv_sharing;
-  if (sharing == KvSharing::kExact) return {};
-  std::string text = "prefixes that nobody uses are encoded (--kv-sharing ";
-  text += kKvSharingNames[static_cast<size_t>(sharing)];
-  text += has_vector_scale(parts_->kv_dtype) ? "), bit for bit\n" : "), with " + parts_->kv_steps_text + "\n";
-  if (!parts_->lending_text.empty())
-    text += "of " + std::to_string(parts_->file.config.layers) +
-            " layers adapters read the base's of a prompt: " + parts_->lending_text + "\n";
   return text;
 }
 

@@ -117,6 +117,7 @@ class EngineHost {
   void control_memory(EngineParts& engine, LogSink& log);
   void watch_device(LogSink& log);
   void use_kv_steps(EngineParts& engine, LogSink& log);
+  void use_found_steps(EngineParts& engine, LogSink& log);
   void plan_lending(EngineParts& engine, LogSink& log);
   std::string describe_kv_sharing() const;
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);

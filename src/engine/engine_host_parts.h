@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an EngineHost is made of. Internal to engine_host.cc (start) and
-// engine_host_budget.cc (another budget).
+// What an EngineHost is made of. Internal to engine_host.cc (start), engine_host_kv.cc
+// (how KV is encoded) and engine_host_budget.cc (another budget).
 //
 // Thread: start() and apply_budget() write, the latter on the engine's thread between
 // two steps; prepare_budget() runs beside steps, reads what does not change meanwhile

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the loop shares its memory between KV and adapters: what KvRoom is told and asked.
 #include <algorithm>
+#include <utility>
 
 #include "engine/loop.h"
 #include "kv/block_count.h"
@@ -88,7 +89,19 @@ void EngineLoop::make_available(int32_t running) {
 bool EngineLoop::rest_idle() {
   if (!running_.empty() || !parts_.kv->wants_rest()) return false;
   rest_owed_ns_ = 0;
-  return parts_.kv->rest() > 0;
+  return rest_some() > 0;
+}
+
+// The steps that are found with the first ones are kept for the next process; then what
+// is encoded goes to disk as it is.
+int32_t EngineLoop::rest_some() {
+  const int32_t rested = parts_.kv->rest();
+  if (parts_.keep_kv_grid && parts_.kv_disk != nullptr && parts_.kv->grid()) {
+    parts_.kv_disk->learn_grid(
+        parts_.kv->grid()->digest(),
+        [grid = *parts_.kv->grid(), keep = std::exchange(parts_.keep_kv_grid, nullptr)] { return keep(grid); });
+  }
+  return rested;
 }
 
 void EngineLoop::owe_rest() {
@@ -103,7 +116,7 @@ void EngineLoop::rest_between_steps() {
   const int32_t wanted = blocks_of_running() + parts_.kv->total() / kReadyPart;
   while (rest_owed_ns_ > 0 && parts_.kv->should_rest(wanted)) {
     const int64_t begin_ns = parts_.clock->now_ns();
-    if (parts_.kv->rest() == 0) return;
+    if (rest_some() == 0) return;
     rest_owed_ns_ -= std::max<int64_t>(1, parts_.clock->now_ns() - begin_ns);
   }
 }

@@ -69,7 +69,8 @@ struct LoopParts : EngineContext {
   Executor* executor = nullptr;
   std::unique_ptr<KvDisk> kv_disk;  // of `kv`, and outlives it; null: none
   std::unique_ptr<KvCache> kv;
-  int64_t kv_block_bytes = 0;  // of one block, wherever its bytes are
+  std::function<Status(const KvGrid&)> keep_kv_grid;  // EngineParts::keep_kv_grid; empty: nothing is to be kept
+  int64_t kv_block_bytes = 0;                         // of one block, wherever its bytes are
   KvEviction kv_eviction = KvEviction::kLru;
   KvUtility kv_utility;
   KvSharing kv_sharing = KvSharing::kExact;  // as `kv` rests (KvCache::rest_by)
@@ -251,6 +252,7 @@ class EngineLoop {
   bool rest_idle();
   void owe_rest();
   void rest_between_steps();
+  int32_t rest_some();
 
   // kv_fetch.cc
   bool wait_for_disk(Request& request);

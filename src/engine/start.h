@@ -118,7 +118,11 @@ struct EngineParts : EngineContext {
   MemoryControl memory;
   std::string fingerprint;
   std::optional<KvSteps> kv_steps;  // of the base, for KvSharing::kBounded; none: nobody measured any
-  KvLending kv_lending;             // for KvSharing::kBorrow; empty: nobody borrows
+  // In their place: what an earlier process found with this model; or else who keeps what
+  // this one finds, on the disk's thread (KvDisk::learn_grid). Neither without --kv-dir.
+  std::optional<KvGrid> kv_grid;
+  std::function<Status(const KvGrid&)> keep_kv_grid;
+  KvLending kv_lending;  // for KvSharing::kBorrow; empty: nobody borrows
 };
 
 Result<std::unique_ptr<Engine>> start_engine(EngineParts parts);

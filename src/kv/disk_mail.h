@@ -23,7 +23,7 @@
 namespace loralei {
 
 struct DiskJob {
-  enum class Kind : uint8_t { kBegin, kWrite, kSeal, kRemove, kRemoveElder, kFetch };
+  enum class Kind : uint8_t { kBegin, kWrite, kSeal, kRemove, kRemoveElder, kKeepGrid, kFetch };
   Kind kind = Kind::kWrite;
   uint32_t segment = 0;              // or the elder's index
   DiskHeader header;                 // of a write
@@ -32,11 +32,11 @@ struct DiskJob {
 };
 
 struct DiskReport {
-  enum class Kind : uint8_t { kWritten, kNotWritten, kLost, kGone, kRead };
+  enum class Kind : uint8_t { kWritten, kNotWritten, kLost, kGone, kRead, kGridKept, kGridNotKept };
   Kind kind = Kind::kWritten;
   DiskHeader header;                 // of the record; kGone: of one of the segment
   std::span<const std::byte> bytes;  // of a write, read no more
-  int64_t read_blocks = 0, read_bytes = 0, read_ns = 0;
+  int64_t read_blocks = 0, read_coded = 0, read_bytes = 0, read_ns = 0;
 };
 
 class DiskMail {

@@ -21,6 +21,7 @@ KvDisk::KvDisk(const KvDiskOptions& options, const Sizes& sizes, const Clock& cl
       slots_(std::move(slots)),
       index_(sizes.entries),
       ring_(sizes.ring_bytes),
+      grid_(options.grid),
       segments_(std::move(segments)) {}
 
 KvDisk::~KvDisk() {
@@ -42,6 +43,7 @@ void KvDisk::take_report(const DiskReport& report) {
       index_.set_written(report.header);
       ++stats_.written_blocks;
       stats_.written_bytes += report.header.payload_bytes;
+      stats_.written_coded += report.header.record.form == KvDiskForm::kRaw ? 0 : 1;
       return;
     case Kind::kNotWritten:
       ring_.give_back(report.bytes);
@@ -62,8 +64,16 @@ void KvDisk::take_report(const DiskReport& report) {
       return;
     case Kind::kRead:
       stats_.read_blocks += report.read_blocks;
+      stats_.read_coded += report.read_coded;
       stats_.read_bytes += report.read_bytes;
       stats_.read_s += static_cast<double>(report.read_ns) * 1e-9;
+      return;
+    case Kind::kGridKept:
+      grid_ = learnt_grid_;
+      keep_grid_ = {};
+      return;
+    case Kind::kGridNotKept:
+      keep_grid_ = {};
       return;
   }
 }
@@ -131,7 +141,7 @@ bool KvDisk::wants(const KvDiskRecord& record) {
 }
 
 bool KvDisk::put(const KvDiskRecord& record, std::span<const std::byte> payload) {
-  CHECK(record.form == KvDiskForm::kRaw ? record.grid == 0 : record.grid == options_.grid && record.grid != 0);
+  CHECK(record.form == KvDiskForm::kRaw ? record.grid == 0 : record.grid == grid_ && record.grid != 0);
   CHECK(!payload.empty() && std::ssize(payload) <= options_.record_bytes_most);
   if (!wants(record) || copy(record, payload)) return true;
   ++stats_.refused_puts;
@@ -163,6 +173,18 @@ bool KvDisk::copy(const KvDiskRecord& record, std::span<const std::byte> payload
   end_ += bytes;
   ++records_;
   return true;
+}
+
+void KvDisk::learn_grid(uint64_t grid, std::function<Status()> keep) {
+  CHECK(grid_ == 0 && learnt_grid_ == 0 && grid != 0 && keep);
+  learnt_grid_ = grid;
+  keep_grid_ = std::move(keep);
+  mail_.put({.kind = DiskJob::Kind::kKeepGrid});
+}
+
+bool KvDisk::learns_grid() {
+  take_reports();
+  return static_cast<bool>(keep_grid_);
 }
 
 void KvDisk::drop(const KvDiskKey& key) {

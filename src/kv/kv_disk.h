@@ -50,7 +50,7 @@ namespace loralei {
 struct KvDiskOptions {
   std::string folder;              // DIR
   Digest format{};                 // of all that the bytes depend on: model, kernels, shape, number format
-  uint64_t grid = 0;               // of blobs; those of another are of no use. 0: nor is any
+  uint64_t grid = 0;               // of blobs; those of another are of no use. 0: nor is any, until learn_grid()
   int64_t bytes_most = 0;          // of files
   int64_t record_bytes_most = 0;   // of one block, in whatever form
   int64_t record_bytes_usual = 0;  // for how many records there is room in memory; 0: an eighth of that
@@ -101,6 +101,12 @@ class KvDisk {
   // Copies the payload, where it wants() it. False: there is no room in the ring, writing
   // pauses, or a delta's anchor is not there as kAlone, nor on its way.
   bool put(const KvDiskRecord& record, std::span<const std::byte> payload);
+  // Where none was known at the opening, and once: blobs are of this grid as soon as
+  // `keep`, on the disk's thread, has kept its steps for the next process; until then,
+  // and where that fails (it tells), blobs are not taken.
+  void learn_grid(uint64_t grid, std::function<Status()> keep);
+  // It is being kept: what is put now is found by nobody as a blob.
+  bool learns_grid();
   // It could not be decoded: it is not there any more.
   void drop(const KvDiskKey& key);
   // Asks for those that are readable(). False: none is, or fetches_most are under way or
@@ -113,7 +119,7 @@ class KvDisk {
   bool run_one_job();  // without a thread; false: there is none
   KvDiskStats stats();
   const std::string& folder() const { return segments_->folder(); }
-  uint64_t grid() const { return options_.grid; }
+  uint64_t grid() const { return grid_; }
   double read_bytes_per_s();  // by the reads so far; 0: there were none
   void check();
 
@@ -152,6 +158,7 @@ class KvDisk {
   void run();
   void run_job(const DiskJob& job);
   Status run_change(const DiskJob& job);
+  void run_keep_grid();
   void run_fetch(ReadSlot& slot);
   bool read(const DiskHeader& header, std::span<std::byte> out);
   void tell_of(const Status& status);
@@ -175,6 +182,10 @@ class KvDisk {
   int64_t end_ = 0, records_ = 0;  // of it, when what is on its way is written
   int64_t paused_until_ns_ = INT64_MIN;
   KvDiskStats stats_;
+
+  uint64_t grid_ = 0;
+  uint64_t learnt_grid_ = 0;           // of learn_grid(); 0: it was not called
+  std::function<Status()> keep_grid_;  // empty: it is done
 
   DiskMail mail_;
   const std::unique_ptr<DiskSegments> segments_;  // the disk's thread's, but for what never changes

@@ -49,6 +49,57 @@ TEST(KvDisk, WhatIsPutIsThereWhenItIsWrittenAndAfterARestart) {
   EXPECT_TRUE(world.log.lines().empty());
 }
 
+TEST(KvDisk, BlobsAreTakenOnceTheirGridIsLearntAndKept) {
+  const DiskFolder folder;
+  DiskWorld world(folder.path());
+  world.options.grid = 0;
+  world.reopen();
+  EXPECT_FALSE(world.disk->learns_grid());
+  bool kept = false;
+  world.disk->learn_grid(DiskWorld::kGrid, [&]() -> Status {
+    kept = true;
+    return {};
+  });
+  EXPECT_TRUE(world.disk->learns_grid());
+  EXPECT_EQ(world.disk->grid(), 0u);
+  EXPECT_FALSE(kept) << "that is the disk's thread's to do";
+  world.run();
+  EXPECT_TRUE(kept);
+  EXPECT_FALSE(world.disk->learns_grid());
+  ASSERT_EQ(world.disk->grid(), DiskWorld::kGrid);
+  EXPECT_TRUE(world.put(alone_record(1, 100)));
+  EXPECT_TRUE(world.put(raw_record(2, 100)));
+  world.run();
+  EXPECT_EQ(world.fetch({disk_test_key(1), disk_test_key(2)}).size(), 2u);
+  EXPECT_EQ(world.disk->stats().written_coded, 1);
+  EXPECT_EQ(world.disk->stats().read_coded, 1);
+  EXPECT_TRUE(world.disk->flush(1000));
+  // A process that does not know it yet finds what is raw alone; one that does, all.
+  world.reopen();
+  EXPECT_FALSE(world.readable(disk_test_key(1)));
+  EXPECT_TRUE(world.readable(disk_test_key(2)));
+  world.options.grid = DiskWorld::kGrid;
+  world.reopen();
+  EXPECT_TRUE(world.readable(disk_test_key(1)));
+  EXPECT_TRUE(world.log.lines().empty());
+}
+
+TEST(KvDisk, AGridThatCouldNotBeKeptIsNotLearntWhichIsTold) {
+  const DiskFolder folder;
+  DiskWorld world(folder.path());
+  world.options.grid = 0;
+  world.reopen();
+  world.disk->learn_grid(DiskWorld::kGrid, [] { return Status(io_error("no room is left on it")); });
+  world.run();
+  EXPECT_FALSE(world.disk->learns_grid());
+  EXPECT_EQ(world.disk->grid(), 0u);
+  ASSERT_EQ(world.log.lines().size(), 1u);
+  EXPECT_NE(world.log.lines()[0].find("no room is left on it"), std::string::npos);
+  EXPECT_TRUE(world.put(raw_record(2, 100)));
+  world.run();
+  EXPECT_TRUE(world.readable(disk_test_key(2)));
+}
+
 TEST(KvDisk, FilesAreTheirOwnersAloneAndNameNobody) {
   const DiskFolder folder;
   DiskWorld world(folder.path() + "/made");

@@ -103,7 +103,7 @@ Status KvDisk::find_records_in(uint32_t number, std::span<std::byte> buffer) {
   index_.begin(number);
   Status status;
   const auto found = [&](const DiskHeader& header) {
-    const bool of_use = header.record.form == KvDiskForm::kRaw || header.record.grid == options_.grid;
+    const bool of_use = header.record.form == KvDiskForm::kRaw || header.record.grid == grid_;
     if (!of_use || header.payload_bytes > options_.record_bytes_most) return;
     while (index_.full() && index_.segments().size() > 1 && status.ok()) {
       const uint32_t oldest = index_.segments().front().number;
@@ -158,6 +158,7 @@ bool KvDisk::run_one_job() {
 
 void KvDisk::run_job(const DiskJob& job) {
   if (job.kind == DiskJob::Kind::kFetch) return run_fetch(*job.slot);
+  if (job.kind == DiskJob::Kind::kKeepGrid) return run_keep_grid();
   const Status status = run_change(job);
   tell_of(status);
   if (job.kind != DiskJob::Kind::kWrite) return;
@@ -180,10 +181,20 @@ Status KvDisk::run_change(const DiskJob& job) {
       return segments_->remove(job.segment);
     case Kind::kRemoveElder:
       return segments_->remove_elder(job.segment);
+    case Kind::kKeepGrid:
     case Kind::kFetch:
       break;
   }
   return {};
+}
+
+void KvDisk::run_keep_grid() {
+  const Status status = keep_grid_();
+  mail_.report({.kind = status.ok() ? DiskReport::Kind::kGridKept : DiskReport::Kind::kGridNotKept});
+  if (status.ok()) return;
+  log_.log(LogLevel::kWarning,
+           "What is kept on disk is not encoded, and takes more room: the steps could not be kept: " +
+               status.error().message);
 }
 
 // Once, until something can be written again.
@@ -218,6 +229,7 @@ void KvDisk::run_fetch(ReadSlot& slot) {
          .anchor_payload = delta ? payload(room.subspan(bytes), ask.anchor) : std::span<const std::byte>()});
     room = room.subspan(bytes + anchor_bytes);
     ++report.read_blocks;
+    report.read_coded += ask.header.record.form == KvDiskForm::kRaw ? 0 : 1;
     report.read_bytes += static_cast<int64_t>(bytes + anchor_bytes);
   }
   report.read_ns = clock_.now_ns() - began_ns;

@@ -46,6 +46,7 @@ KvCache::Spill KvCache::spill() {
   constexpr int kAtOnce = 4;
   if (spilling_ == nullptr || spilling_->released.empty()) return Spill::kNothing;
   Spilling& spilling = *spilling_;
+  if (spilling.disk->learns_grid()) return Spill::kFull;  // as blobs it takes less, in a moment
   for (int written = 0; written < kAtOnce && !spilling.released.empty(); ++written) {
     const int32_t holding = spilling.released.back();
     const bool there = holdings_.contains(holding) && holdings_.pins(holding) == 0;

@@ -188,5 +188,117 @@ TEST(KvSpill, ABlobThatComesFromDiskLendsNothing) {
   EXPECT_EQ(caches.lent(*next), 0);
 }
 
+// A cache of floats that finds its steps itself, on a disk that was opened without any:
+// of each text the base's block and one of an adapter, which differs by a little.
+struct FoundSteps {
+  static constexpr KvShape kFloats{.layers = 2, .kv_heads = 1, .head_dim = 16, .dtype = DType::kF32};
+  static constexpr int32_t kMost = 24, kTexts = 4;
+  static constexpr float kFar = 2.2f;  // no number is farther
+  DiskFolder folder;
+  Ledger ledger{1 << 24};
+  ManualClock clock;
+  DiskLines log;
+  std::optional<KvFetched> fetched;
+  std::unique_ptr<KvDisk> disk;
+  std::unique_ptr<KvCache> cache;
+
+  ~FoundSteps() {
+    fetched.reset();
+    cache.reset();
+  }
+  void start(std::optional<KvGrid> grid) {
+    cache.reset();
+    disk.reset();
+    const int64_t block = kv_block_bytes(kFloats);
+    const KvDiskOptions options{.folder = folder.path(),
+                                .grid = grid ? grid->digest() : 0,
+                                .bytes_most = 256 * block,
+                                .record_bytes_most = block,
+                                .write_buffer_bytes = 32 * block,
+                                .read_buffer_bytes = 64 * block,
+                                .thread = false};
+    disk = std::move(KvDisk::open(options, ledger, clock, log, [this](KvFetched&& message) {
+             fetched = std::move(message);
+           })).value();
+    cache = std::move(KvCache::create(kFloats, kMost, true, ledger, clock)).value();
+    CHECK(cache->rest_by({.sharing = KvSharing::kBounded, .grid = std::move(grid), .ledger = &ledger}).ok());
+    cache->spill_to(*disk);
+  }
+  void run_disk() {
+    while (disk->run_one_job()) {
+    }
+  }
+  KvKey key(bool adapter) {
+    KvIdentityPart part{};
+    part.digest[0] = 9;
+    KvKey key = make_kv_key(cache->identities(), {&part, adapter ? 1u : 0u}, "");
+    key.exact = false;
+    return key;
+  }
+  static std::vector<TokenId> tokens(int text) { return std::vector<TokenId>(kKvBlockTokens, text); }
+  static std::vector<float> numbers(int text, bool adapter) {
+    Prng random(static_cast<uint64_t>(text) + 1);
+    std::vector<float> numbers(static_cast<size_t>(kv_block_bytes(kFloats)) / sizeof(float));
+    for (float& number : numbers) number = static_cast<float>(random.below(1000)) * 0.004f - 2 + (adapter ? 0.1f : 0);
+    return numbers;
+  }
+  std::span<float> block(const KvLease& lease) {
+    return {reinterpret_cast<float*>(cache->view().slice(lease.blocks()[0], 0, 0)), numbers(0, false).size()};
+  }
+  void compute(int text, bool adapter) {
+    KvLease lease = cache->match(key(adapter), tokens(text), 0, 1);
+    ASSERT_TRUE(cache->reserve(lease, kKvBlockTokens));
+    std::ranges::copy(numbers(text, adapter), block(lease).begin());
+    cache->publish(lease, key(adapter), tokens(text), kKvBlockTokens);
+  }
+  void expect_on_disk(int text, bool adapter, double bound) {
+    const auto keys = cache->disk_keys(key(adapter), tokens(text), kKvBlockTokens);
+    ASSERT_TRUE(disk->fetch(1, keys, false));
+    run_disk();
+    ASSERT_EQ(cache->restore(key(adapter), tokens(text), keys, 0, fetched->blocks), 1);
+    fetched.reset();
+    const KvLease lease = cache->match(key(adapter), tokens(text), kKvBlockTokens, 1);
+    const std::vector<float> want = numbers(text, adapter);
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(block(lease)[i], want[i], bound) << i;
+  }
+};
+
+double bound_of(const KvGrid& grid) {
+  double bound = 0;
+  for (const int32_t layer : {0, 1})
+    for (const int32_t v : {0, 1})
+      for (const float step : grid.steps(layer, v))
+        bound = std::max(bound, kv_error_bound(DType::kF32, step, FoundSteps::kFar));
+  return bound;
+}
+
+TEST(KvSpill, WithStepsThatWereFoundBlobsAreWrittenOnceTheDiskHasLearntThem) {
+  FoundSteps world;
+  world.start({});
+  for (int text = 0; text < FoundSteps::kTexts; ++text)
+    for (const bool adapter : {false, true}) world.compute(text, adapter);
+  while (world.cache->rest() > 0) {
+  }
+  ASSERT_TRUE(world.cache->grid());
+  const KvGrid grid = *world.cache->grid();
+  world.disk->learn_grid(grid.digest(), [] { return Status(); });
+  EXPECT_EQ(world.cache->spill(), KvCache::Spill::kFull) << "nothing goes there raw meanwhile";
+  world.run_disk();
+  while (world.cache->spill() == KvCache::Spill::kSome) {
+  }
+  world.run_disk();
+  EXPECT_EQ(world.disk->stats().written_blocks, 2 * FoundSteps::kTexts);
+  EXPECT_EQ(world.disk->stats().written_coded, 2 * FoundSteps::kTexts);
+  EXPECT_TRUE(world.disk->flush(1000));
+  // The next process, told of the steps, reads both forms; one with others finds nothing.
+  world.start(grid);
+  for (int text = 0; text < FoundSteps::kTexts; ++text)
+    for (const bool adapter : {false, true}) world.expect_on_disk(text, adapter, bound_of(grid));
+  EXPECT_EQ(world.disk->stats().read_coded, 2 * FoundSteps::kTexts);
+  const std::vector<float> others(2 * 2 * 16, 1.0f);
+  world.start(KvGrid::create(kv_grid_shape(FoundSteps::kFloats), others).value());
+  EXPECT_EQ(world.disk->stats().found_records, 0);
+}
+
 }  // namespace
 }  // namespace loralei

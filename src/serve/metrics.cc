@@ -339,6 +339,8 @@ void put_kv_disk(Page& page, const KvDiskStats& disk, int64_t restored_blocks) {
           static_cast<double>(restored_blocks));
   counter("loralei_kv_disk_read_bytes_total", "Bytes of prefixes read from disk.",
           static_cast<double>(disk.read_bytes));
+  counter("loralei_kv_disk_read_encoded_total", "Blocks of prefixes that were read from disk encoded.",
+          static_cast<double>(disk.read_coded));
   counter("loralei_kv_disk_read_seconds_total", "Time that reading them took.", disk.read_s);
   counter("loralei_kv_disk_refused_total", "Blocks that were not written: the disk was behind, full or failing.",
           static_cast<double>(disk.refused_puts + disk.failed_writes));

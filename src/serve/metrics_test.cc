@@ -113,8 +113,14 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.running = s.waiting = s.waiting_for_adapter = s.held = s.rows_last = 1;
   s.kv_blocks_total = s.kv_blocks_used = s.kv_blocks_cached = 1;
   s.kv_coded = {.agreement = 1, .blobs = 1, .pages = 1, .bytes = 1, .page_bytes = 1, .times = {1, 1, 1, 1, 1, 1}};
-  s.kv_disk = {
-      .records = 1, .bytes = 1, .written_bytes = 1, .read_bytes = 1, .read_s = 1, .refused_puts = 1, .lost_records = 1};
+  s.kv_disk = {.records = 1,
+               .bytes = 1,
+               .written_bytes = 1,
+               .read_bytes = 1,
+               .read_coded = 1,
+               .read_s = 1,
+               .refused_puts = 1,
+               .lost_records = 1};
   s.kv_restored_blocks = s.borrowed_tokens = 1;
   for (TimeCounts* times :
        {&s.kv_block_times.lifetime, &s.kv_block_times.idle_before_evict, &s.kv_block_times.reuse_gap})
