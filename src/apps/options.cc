@@ -244,6 +244,7 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
   add_kv_eviction_option(command, flags.host.engine.kv_eviction)->group(group);
   add_kv_utility_option(command, flags.host.engine.kv_utility)->group(group);
   add_kv_sharing_option(command, flags.kv_sharing)->group(group);
+  add_kv_delta_option(command, flags.host.engine.kv_delta)->group(group);
   command
       .add_option("--kv-dir", flags.host.engine.kv_dir,
                   "folder in which prefixes are kept as well, below what memory holds, and found again after a restart")
@@ -417,6 +418,17 @@ CLI::Option* add_kv_sharing_option(CLI::App& command, std::optional<KvSharing>& 
                                                                            {"bounded", KvSharing::kBounded},
                                                                            {"borrow", KvSharing::kBorrow}}))
       ->default_str("exact");
+}
+
+CLI::Option* add_kv_delta_option(CLI::App& command, KvDelta& delta) {
+  return command
+      .add_option("--kv-delta", delta,
+                  "how differences from the base model's are told where --kv-sharing bounded or borrow encodes a float "
+                  "cache: steps (within steps of each channel's scale) or paper (the absolute bounds of MobiLoRA, to "
+                  "compare with)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, KvDelta>{{"steps", KvDelta::kSteps}, {"paper", KvDelta::kPaper}}))
+      ->default_str("steps");
 }
 
 // What `edge` says of what was not stated.

@@ -73,6 +73,7 @@ void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, con
 CLI::Option* add_memory_sharing_option(CLI::App& command, std::optional<MemorySharing>& sharing);
 CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction);
 CLI::Option* add_kv_sharing_option(CLI::App& command, std::optional<KvSharing>& sharing);
+CLI::Option* add_kv_delta_option(CLI::App& command, KvDelta& delta);
 CLI::Option* add_kv_utility_option(CLI::App& command, KvUtility& utility);
 // --schedule-policy, --predict-length and --fairness.
 CLI::Option* add_schedule_policy_option(CLI::App& command, SchedulePolicy& policy);

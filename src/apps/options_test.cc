@@ -92,6 +92,16 @@ TEST(Options, TheEdgeProfileSaysWhatWasLeftOpen) {
   EXPECT_EQ(refusal({"--profile", "cloud"}), "refused by the parser");
 }
 
+TEST(Options, DifferencesAreWithinStepsUnlessThePapersAreAskedFor) {
+  const auto delta = [](std::vector<std::string> words) {
+    return finish_engine_options(*parse(std::move(words)))->engine.kv_delta;
+  };
+  EXPECT_EQ(delta({}), KvDelta::kSteps);
+  EXPECT_EQ(delta({"--kv-sharing", "bounded", "--kv-delta", "paper"}), KvDelta::kPaper);
+  EXPECT_EQ(delta({"--kv-delta", "steps"}), KvDelta::kSteps);
+  EXPECT_EQ(refusal({"--kv-delta", "lossless"}), "refused by the parser");
+}
+
 TEST(Options, APrefixLeavesByWhatItSavesUnlessSaid) {
   EXPECT_EQ(finish_engine_options(*parse({}))->engine.kv_eviction, KvEviction::kDensity);
   EXPECT_EQ(finish_engine_options(*parse({"--kv-eviction", "lru"}))->engine.kv_eviction, KvEviction::kLru);

@@ -25,6 +25,7 @@ EngineHostOptions host_options(const PrefixRunOptions& options, const PrefixMode
   engine.kv_cache_bytes = options.kv_blocks * options.block_bytes;
   engine.prefix_cache = mode.prefix_cache;
   engine.kv_sharing = mode.sharing;
+  if (mode.sharing == KvSharing::kExact) engine.kv_delta = KvDelta::kSteps;  // there are none
   engine.kv_eviction = mode.eviction;
   engine.kv_utility.recent_s = kOwnersRecentS * options.day_s;
   return host;

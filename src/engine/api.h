@@ -308,6 +308,7 @@ struct EngineOptions {
   KvEviction kv_eviction = KvEviction::kDensity;
   KvUtility kv_utility;  // of kUtility
   KvSharing kv_sharing = KvSharing::kExact;
+  KvDelta kv_delta = KvDelta::kSteps;
   // Prefixes are kept in files of this folder, too, and found again by the next process;
   // empty: they are not.
   std::string kv_dir;

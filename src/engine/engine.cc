@@ -354,16 +354,18 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
   int32_t blocks = parts.executor->kv_blocks();
   if (blocks > 0) {
     loop.kv = KvCache::create_ids(blocks, options.prefix_cache, *parts.clock);
-    TRY(loop.kv->rest_by({.sharing = options.kv_sharing, .ledger = parts.ledger}));
+    TRY(loop.kv->rest_by({.sharing = options.kv_sharing, .delta = options.kv_delta, .ledger = parts.ledger}));
     return blocks;
   }
   TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
   TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, *parts.clock,
                                       parts.memory.kv_blocks_max));
-  KvRestOptions rest{.sharing = options.kv_sharing, .pool = parts.pool, .ledger = parts.ledger};
+  KvRestOptions rest{
+      .sharing = options.kv_sharing, .delta = options.kv_delta, .pool = parts.pool, .ledger = parts.ledger};
   if (parts.kv_steps && !has_vector_scale(shape.dtype)) {
     TRY_ASSIGN(rest.grid, parts.kv_steps->grid(shape.dtype));
-    rest.agreement = parts.kv_steps->farthest().agreement;
+    // What was measured was measured with differences within the steps.
+    if (options.kv_delta == KvDelta::kSteps) rest.agreement = parts.kv_steps->farthest().agreement;
   } else if (parts.kv_grid) {
     rest.grid = std::move(parts.kv_grid);
   }

@@ -102,7 +102,7 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.outputs = StepOutputs::bytes(fixed.limits, config.hidden, config.vocab);
   if (options.engine.kv_sharing != KvSharing::kExact && !options.device) {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
-    fixed.outputs += KvCoder::scratch_bytes(kv_grid_shape(shape), threads);
+    fixed.outputs += KvCoder::scratch_bytes(kv_grid_shape(shape), options.engine.kv_delta, threads);
   }
   if (!options.engine.kv_dir.empty() && !options.device) {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};

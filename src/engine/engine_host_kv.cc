@@ -34,6 +34,11 @@ void EngineHost::use_kv_steps(EngineParts& engine, LogSink& log) {
   if (sharing == KvSharing::kBorrow) plan_lending(engine, log);
   if (!encodes) return;
   if (!engine.kv_steps) return use_found_steps(engine, log);
+  if (parts.options.engine.kv_delta == KvDelta::kPaper) {
+    parts.kv_steps_text =
+        "steps of " + found.path + ", and what differences by other bounds do to answers nobody measured";
+    return;
+  }
   const KvQuality quality = engine.kv_steps->farthest();
   char measured[128];
   std::snprintf(measured, sizeof measured, ": %.2f %% of next tokens as exact, mean KL %.4f, on text that was %s",
@@ -90,6 +95,8 @@ std::string EngineHost::describe_kv_sharing() const {
   std::string text = "prefixes that nobody uses are encoded (--kv-sharing ";
   text += kKvSharingNames[static_cast<size_t>(sharing)];
   text += has_vector_scale(parts_->kv_dtype) ? "), bit for bit\n" : "), with " + parts_->kv_steps_text + "\n";
+  if (parts_->options.engine.kv_delta == KvDelta::kPaper)
+    text += "of these, differences from the base's have the absolute bounds of MobiLoRA (--kv-delta paper)\n";
   if (!parts_->lending_text.empty())
     text += "of " + std::to_string(parts_->file.config.layers) +
             " layers adapters read the base's of a prompt: " + parts_->lending_text + "\n";

@@ -8,7 +8,7 @@
 //   neither  nowhere: what is held behind it is not found until somebody computes it anew
 //
 // A block and a blob may be there at once. Then they have the same integers (KvGrid); so
-// a delta holds whichever of them its anchor has.
+// a delta holds whichever of them its anchor has (but by KvDelta::kPaper the blob).
 //
 // Thread: the engine's. Ownership: none of blocks and blobs. Storage grows with
 // set_capacity alone.
@@ -32,7 +32,8 @@ struct HoldingForm {
   // Nothing that was encoded with loss is in the block's bytes, nor was in what they were
   // computed from; and of those that the blob was made of.
   bool exact = true, blob_exact = false;
-  bool plain = false;  // it cannot be encoded, or that does not pay
+  bool plain = false;    // it cannot be encoded, or that does not pay
+  bool decoded = false;  // by KvDelta::kPaper alone: the block is what a blob said, and is not encoded anew
   // The streams of the layers that are the base's (KvStreams) are in the block; and with
   // the blob: in `stream_blob`, where there are any.
   bool streams = false, blob_streams = false;

@@ -167,7 +167,7 @@ bool KvCache::join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& o
     if (raw) pool_->give_back(holdings_.block(holding));
     holdings_.set_block(holding, own);
     form.exact = lease.exact_;
-    form.plain = false;
+    form.plain = form.decoded = false;
     form.streams = !lenders_.empty();
     note_lender(holding);
     holdings_.pin(holding, clock_.now_ns());

@@ -91,6 +91,7 @@ struct KvWorth {
 // How what nobody leases may rest, and what is needed for it.
 struct KvRestOptions {
   KvSharing sharing = KvSharing::kExact;
+  KvDelta delta = KvDelta::kSteps;
   std::optional<KvGrid>
       grid;              // of a float cache; none: a quarter of the spread of the first blocks (codec/kv_spread.h)
   double agreement = 0;  // that was measured with it (KvCoded)
@@ -112,7 +113,7 @@ class KvCache {
   void evict_by(KvEviction eviction, std::function<KvWorth()> worth, const KvUtility& utility = {});
 
   // Before anything is kept. Refused where the blocks' bytes are elsewhere, where nothing
-  // could be encoded as `sharing` says, or where the ledger has no room.
+  // could be encoded as `sharing` and `delta` say, or where the ledger has no room.
   Status rest_by(KvRestOptions options);
   // Something is to be encoded; and it is time, since fewer than so many blocks are free
   // or could go without loss.
@@ -323,6 +324,7 @@ class KvCache {
   KvSource source_of(int32_t holding) const;
   int32_t anchor_for(int32_t holding, bool& wait);
   bool find_grid();
+  void make_coder();
   void choose_encodes();
   void finish_encode(int32_t holding, int32_t anchor, std::span<const std::byte> blob);
   std::span<const std::byte> streams_to_keep(int32_t holding);
@@ -333,6 +335,9 @@ class KvCache {
   void follow_base(int32_t base, int32_t before);
   void free_dependants(int32_t anchor);
   int32_t first_that_needs(int32_t anchor) const;
+  bool is_paper() const { return resting_ != nullptr && resting_->options.delta == KvDelta::kPaper; }
+  int32_t recoded_most() const;
+  void note_decoded(int32_t holding);
   void drop_block(int32_t holding);
   void clear_blob(int32_t holding);
   void drop_streams(int32_t holding);

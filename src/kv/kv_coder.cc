@@ -13,23 +13,25 @@ KvGridShape kv_grid_shape(const KvShape& shape) {
   return {.layers = shape.layers, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim, .dtype = shape.dtype};
 }
 
-KvCoder::KvCoder(KvGrid grid, const KvView& view, const BlobArena& arena, ThreadPool* pool)
-    : grid_(std::move(grid)), view_(view), arena_(arena), pool_(pool) {
+KvCoder::KvCoder(KvGrid grid, KvDelta delta, const KvView& view, const BlobArena& arena, ThreadPool* pool)
+    : grid_(std::move(grid)), delta_(delta), view_(view), arena_(arena), pool_(pool) {
   const int lanes = std::clamp(pool == nullptr ? 1 : pool->threads(), 1, kLanesMost);
   const size_t bound = kv_blob_bound(grid_);
+  const int64_t block = delta == KvDelta::kPaper ? grid_.shape().layers * view.layer_stride_bytes : 0;
   lanes_.reserve(static_cast<size_t>(lanes));
   for (int lane = 0; lane < lanes; ++lane) {
     lanes_.push_back({.numbers = KvNumbers(grid_),
                       .anchor = KvNumbers(grid_),
                       .in = std::vector<std::byte>(bound),
-                      .out = std::vector<std::byte>(bound)});
+                      .out = std::vector<std::byte>(bound),
+                      .block = std::vector<std::byte>(static_cast<size_t>(block))});
   }
 }
 
-int64_t KvCoder::scratch_bytes(const KvGridShape& shape, int threads) {
-  // Integers of 2 bytes twice, and two blobs of about as much.
-  constexpr int64_t kBytesOfNumber = 9;
-  return std::clamp(threads, 1, kLanesMost) * (kBytesOfNumber * shape.numbers() + 4096);
+int64_t KvCoder::scratch_bytes(const KvGridShape& shape, KvDelta delta, int threads) {
+  // Integers of 2 bytes twice, and two blobs of about as much; and a block.
+  const int64_t bytes_of_number = delta == KvDelta::kPaper ? 9 + 4 : 9;
+  return std::clamp(threads, 1, kLanesMost) * (bytes_of_number * shape.numbers() + 4096);
 }
 
 template <typename Body>
@@ -66,25 +68,58 @@ bool KvCoder::read(const KvSource& from, Lane& lane) {
          read_blob(from.blob, from.bytes, &lane.anchor, lane, lane.numbers);
 }
 
+// What the blob of an anchor says, in the lane's block; no view: it is damaged.
+KvBlockAt KvCoder::decoded_anchor(int32_t blob, Lane& lane) {
+  CHECK(blob != kNoBlob);
+  KvBlockAt at{.view = view_, .block = 0};
+  at.view.base = lane.block.data();
+  if (!read_blob(blob, {}, nullptr, lane, lane.anchor)) return {};
+  kv_write(grid_, lane.anchor, at.view, at.block);
+  return at;
+}
+
+void KvCoder::encode_one(KvEncodeJob& job, Lane& lane) {
+  job.blob = {};
+  CHECK(!job.anchor.delta);
+  if (job.delta && delta_ == KvDelta::kPaper) {
+    CHECK(job.from.block != kNoBlock);
+    const KvBlockAt anchor = decoded_anchor(job.anchor.blob, lane);
+    const size_t size =
+        anchor.view.base == nullptr ? 0 : kv_encode_paper(grid_, {view_, job.from.block}, anchor, lane.out);
+    job.blob = std::span(lane.out).first(size);
+    if (size > 0) return;
+    job.delta = false;
+  }
+  if (!read(job.from, lane)) return;
+  if (job.delta && !read_alone(job.anchor.block, job.anchor.blob, {}, lane, lane.anchor)) return;
+  const size_t size = kv_encode(grid_, lane.numbers, job.delta ? &lane.anchor : nullptr, lane.out);
+  job.blob = std::span(lane.out).first(size);
+}
+
 void KvCoder::encode(std::span<KvEncodeJob> jobs) {
   CHECK(jobs.size() <= lanes_.size());
-  on_lanes(std::ssize(jobs), [&](Lane& lane, int64_t index) {
-    KvEncodeJob& job = jobs[static_cast<size_t>(index)];
-    job.blob = {};
-    CHECK(!job.anchor.delta);
-    if (!read(job.from, lane)) return;
-    if (job.delta && !read_alone(job.anchor.block, job.anchor.blob, {}, lane, lane.anchor)) return;
-    const size_t size = kv_encode(grid_, lane.numbers, job.delta ? &lane.anchor : nullptr, lane.out);
-    job.blob = std::span(lane.out).first(size);
-  });
+  on_lanes(std::ssize(jobs), [&](Lane& lane, int64_t index) { encode_one(jobs[static_cast<size_t>(index)], lane); });
+}
+
+bool KvCoder::decode_one(const KvDecodeJob& job, Lane& lane) {
+  const KvSource& from = job.from;
+  CHECK(from.block == kNoBlock && (from.blob != kNoBlob || !from.bytes.empty()) && job.block != kNoBlock);
+  if (delta_ == KvDelta::kPaper && from.delta && from.bytes.empty()) {
+    const KvBlockAt anchor = decoded_anchor(from.anchor_blob, lane);
+    if (anchor.view.base == nullptr) return false;
+    const std::span<std::byte> blob = std::span(lane.in).first(static_cast<size_t>(arena_.size(from.blob)));
+    arena_.load(from.blob, blob);
+    return kv_decode_paper(grid_, blob, anchor, {view_, job.block}).ok();
+  }
+  if (!read(from, lane)) return false;
+  kv_write(grid_, lane.numbers, view_, job.block);
+  return true;
 }
 
 void KvCoder::decode(std::span<KvDecodeJob> jobs) {
   on_lanes(std::ssize(jobs), [&](Lane& lane, int64_t index) {
     KvDecodeJob& job = jobs[static_cast<size_t>(index)];
-    CHECK(job.from.block == kNoBlock && (job.from.blob != kNoBlob || !job.from.bytes.empty()) && job.block != kNoBlock);
-    job.ok = read(job.from, lane);
-    if (job.ok) kv_write(grid_, lane.numbers, view_, job.block);
+    job.ok = decode_one(job, lane);
   });
 }
 

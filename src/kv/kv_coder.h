@@ -2,6 +2,10 @@
 // KvCoder: blocks of a cache to blobs of an arena and back, on several threads at once.
 // Of holdings it knows nothing but where their integers are.
 //
+// By KvDelta::kPaper a delta of the arena is told from what the anchor's blob says,
+// whether it has a block or not; what is encoded as one has a block, and is encoded alone
+// where it is too far from its anchor. Bytes from elsewhere are always integers.
+//
 // Thread: one at a time; it works along with those of the pool.
 // Ownership: owns the grid and what it works in; borrows arena, pool and the cache's
 // bytes, which outlive it.
@@ -18,10 +22,12 @@
 
 #include "codec/kv_grid.h"
 #include "codec/kv_numbers.h"
+#include "codec/kv_paper.h"
 #include "device/host/thread_pool.h"
 #include "kv/blob_arena.h"
 #include "kv/block_pool.h"
 #include "kv/holding_table.h"
+#include "kv/sharing.h"
 
 namespace loralei {
 
@@ -37,7 +43,7 @@ struct KvSource {
 
 struct KvEncodeJob {
   KvSource from;
-  bool delta = false;  // to `anchor`, which is not a delta
+  bool delta = false;  // to `anchor`, which is not a delta; kPaper: false afterwards where it became none
   KvSource anchor;
   std::span<const std::byte> blob;  // the answer, until the next call; empty: it has no integers, or is damaged
 };
@@ -54,8 +60,8 @@ class KvCoder {
  public:
   static constexpr int kLanesMost = 8;
   // pool null: the caller's thread alone.
-  KvCoder(KvGrid grid, const KvView& view, const BlobArena& arena, ThreadPool* pool);
-  static int64_t scratch_bytes(const KvGridShape& shape, int threads);
+  KvCoder(KvGrid grid, KvDelta delta, const KvView& view, const BlobArena& arena, ThreadPool* pool);
+  static int64_t scratch_bytes(const KvGridShape& shape, KvDelta delta, int threads);
 
   int32_t lanes() const { return static_cast<int32_t>(lanes_.size()); }
   // At most lanes() of them (CHECKed).
@@ -66,15 +72,20 @@ class KvCoder {
   struct Lane {
     KvNumbers numbers, anchor;
     std::vector<std::byte> in, out;  // [kv_blob_bound]
+    std::vector<std::byte> block;    // kPaper: of the anchor, decoded
   };
   template <typename Body>
   void on_lanes(int64_t count, Body&& body);
   bool read(const KvSource& from, Lane& lane);
+  void encode_one(KvEncodeJob& job, Lane& lane);
+  bool decode_one(const KvDecodeJob& job, Lane& lane);
+  KvBlockAt decoded_anchor(int32_t blob, Lane& lane);
   bool read_alone(int32_t block, int32_t blob, std::span<const std::byte> bytes, Lane& lane, KvNumbers& numbers);
   bool read_blob(int32_t blob, std::span<const std::byte> bytes, const KvNumbers* anchor, Lane& lane,
                  KvNumbers& numbers);
 
   KvGrid grid_;
+  KvDelta delta_;
   KvView view_;
   const BlobArena& arena_;
   ThreadPool* pool_;

@@ -22,6 +22,12 @@ constexpr int32_t kSpreadTokensLeast = 64, kSpreadTokens = 512;
 
 Status KvCache::rest_by(KvRestOptions options) {
   CHECK(holdings_.size() == 0 && resting_ == nullptr && options.ledger != nullptr);
+  const bool paper = options.delta == KvDelta::kPaper;
+  if (options.sharing == KvSharing::kExact && paper)
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "--kv-delta paper says how prefixes are encoded, and --kv-sharing exact encodes none; add --kv-sharing "
+        "bounded, or leave --kv-delta out"};
   if (options.sharing == KvSharing::kExact || !prefix_cache_) return {};
   const KvView view = pool_->view();
   if (view.base == nullptr)
@@ -30,13 +36,17 @@ Status KvCache::rest_by(KvRestOptions options) {
   if (options.sharing == KvSharing::kLossless && !lossless)
     return Error{ErrorCode::kInvalidArgument,
                  "--kv-sharing lossless needs --kv-cache-dtype int8 or fp8; a float cache is encoded by bounded"};
+  if (lossless && paper)
+    return Error{ErrorCode::kInvalidArgument,
+                 "--kv-delta paper is for a float cache: the paper tells int8 and fp8 caches as --kv-delta steps does; "
+                 "leave it out, or choose --kv-cache-dtype f32, f16 or bf16"};
   const KvGridShape shape = kv_grid_shape(pool_->shape());
   if (lossless) {
     TRY_ASSIGN(options.grid, KvGrid::create(shape, {}));
   }
   const int64_t stream_bytes = pool_->shape().streams.block_bytes();
-  const int64_t scratch_bytes =
-      KvCoder::scratch_bytes(shape, options.pool == nullptr ? 1 : options.pool->threads()) + stream_bytes;
+  const int threads = options.pool == nullptr ? 1 : options.pool->threads();
+  const int64_t scratch_bytes = KvCoder::scratch_bytes(shape, options.delta, threads) + stream_bytes;
   auto scratch = options.ledger->try_grant(MemoryUse::kScratch, scratch_bytes);
   if (!scratch)
     return Error{ErrorCode::kTooLarge, "encoding KV takes " + format_bytes(scratch_bytes) +
@@ -82,6 +92,18 @@ int32_t KvCache::released_count(Form form) const {
   for (int32_t list = static_cast<int32_t>(form); list < holdings_.groups(); list += kForms)
     count += holdings_.released_count(list);
   return count;
+}
+
+// By the paper's bounds nothing is told anew: errors would add up.
+int32_t KvCache::recoded_most() const { return is_paper() ? 0 : kRecodedMost; }
+
+// Its block is what a blob said.
+void KvCache::note_decoded(int32_t holding) {
+  HoldingForm& form = forms_.at(holding);
+  form.decoded = is_paper();
+  if (!form.decoded || forms_.coded(holding)) return;
+  form.plain = true;
+  relist(holding);
 }
 
 bool KvCache::wants_rest() const {
@@ -156,15 +178,21 @@ bool KvCache::find_grid() {
   return grid.ok();
 }
 
+void KvCache::make_coder() {
+  Resting& rest = *resting_;
+  if (!rest.coder)
+    rest.coder.emplace(*rest.options.grid, rest.options.delta, pool_->view(), rest.arena, rest.options.pool);
+}
+
 int32_t KvCache::rest() {
   if (!wants_rest() || !find_grid()) return 0;
   Resting& rest = *resting_;
-  if (!rest.coder) rest.coder.emplace(*rest.options.grid, pool_->view(), rest.arena, rest.options.pool);
+  make_coder();
   const int64_t begin_ns = clock_.now_ns();
   choose_encodes();
   rest.coder->encode(rest.encodes);
   for (size_t i = 0; i < rest.encodes.size(); ++i)
-    finish_encode(rest.encoding[i], rest.encoding_on[i], rest.encodes[i].blob);
+    finish_encode(rest.encoding[i], rest.encodes[i].delta ? rest.encoding_on[i] : kNoHolding, rest.encodes[i].blob);
   rest.times.encode_ns += clock_.now_ns() - begin_ns;
   return static_cast<int32_t>(rest.encodes.size());
 }
@@ -250,7 +278,7 @@ void KvCache::keep_blob(int32_t holding, int32_t anchor, std::span<const std::by
 // The base's has come to where others are told from `before`: from now on from it, where
 // that takes less.
 void KvCache::follow_base(int32_t base, int32_t before) {
-  if (!forms_.can_be_anchor(before) || forms_.at(before).dependants > kRecodedMost) return;
+  if (is_paper() || !forms_.can_be_anchor(before) || forms_.at(before).dependants > kRecodedMost) return;
   if (identities_.base_of(holdings_.identity(before)) != holdings_.identity(base)) return;
   for (int32_t one = forms_.at(before).first_dependant; one != kNoHolding;) {
     const int32_t next = forms_.at(one).next;
@@ -291,7 +319,7 @@ bool KvCache::recode(int32_t holding, int32_t anchor) {
 // about to be decoded.
 bool KvCache::may_go(int32_t holding) const {
   const HoldingForm& form = forms_.at(holding);
-  if (!holdings_.is_leaf(holding) || form.dependants > kRecodedMost) return false;
+  if (!holdings_.is_leaf(holding) || form.dependants > recoded_most()) return false;
   for (int32_t one = form.first_dependant; one != kNoHolding; one = forms_.at(one).next) {
     if (holdings_.block(one) == kNoBlock && holdings_.pins(one) > 0) return false;
   }
@@ -302,7 +330,7 @@ bool KvCache::may_go(int32_t holding) const {
 // kNoHolding: they are few, or lie in blocks.
 int32_t KvCache::first_that_needs(int32_t anchor) const {
   int32_t first = kNoHolding;
-  if (forms_.at(anchor).dependants <= kRecodedMost) return first;
+  if (forms_.at(anchor).dependants <= recoded_most()) return first;
   for (int32_t one = forms_.at(anchor).first_dependant; one != kNoHolding; one = forms_.at(one).next) {
     if (holdings_.block(one) != kNoBlock || holdings_.pins(one) > 0) continue;
     if (first == kNoHolding || holdings_.release_order(one) < holdings_.release_order(first)) first = one;
@@ -315,7 +343,7 @@ int32_t KvCache::first_that_needs(int32_t anchor) const {
 void KvCache::free_dependants(int32_t anchor) {
   const HoldingForm& form = forms_.at(anchor);
   if (form.dependants == 0) return;
-  if (form.dependants <= kRecodedMost) {
+  if (form.dependants <= recoded_most()) {
     int32_t least = form.first_dependant;
     for (int32_t one = least; one != kNoHolding; one = forms_.at(one).next) {
       if (resting_->arena.size(forms_.at(one).blob) < resting_->arena.size(forms_.at(least).blob)) least = one;
@@ -359,6 +387,7 @@ void KvCache::clear_blob(int32_t holding) {
   resting_->arena.drop(std::exchange(form.blob, kNoBlob));
   form.blob_exact = false;
   drop_streams(holding);
+  form.plain = form.plain || (form.decoded && holdings_.block(holding) != kNoBlock);
   int32_t& anchor = resting_->anchors[static_cast<size_t>(holdings_.text(holding))];
   if (anchor == holding) anchor = kNoHolding;
   relist(holding);
@@ -414,6 +443,7 @@ bool KvCache::materialise(KvLease& lease) {
       holdings_.set_block(holding, done.block);
       load_streams(holding, done.block);
       form.streams = form.blob_streams;
+      note_decoded(holding);
       ++rest.times.decoded_blocks;
     }
     lease.blocks_[index] = holdings_.block(holding);
@@ -425,6 +455,7 @@ KvCoded KvCache::coded() const {
   if (resting_ == nullptr) return {};
   const BlobArena& arena = resting_->arena;
   return {.sharing = resting_->options.sharing,
+          .delta = resting_->options.delta,
           .agreement = resting_->options.agreement,
           .blobs = arena.blobs() - forms_.stream_blobs(),
           .pages = arena.pages(),
@@ -443,6 +474,8 @@ void KvCache::check_forms() const {
     // What is told from another lies on the same text under the same salt.
     if (form.anchor != kNoHolding)
       CHECK(identity_salt(holdings_.identity(holding)) == identity_salt(holdings_.identity(form.anchor)));
+    // What was decoded is not encoded anew.
+    CHECK(!form.decoded || holdings_.block(holding) == kNoBlock || forms_.coded(holding) || form.plain);
     if (holdings_.pins(holding) > 0) continue;
     CHECK(holdings_.group(holding) == list_of(holding));
     CHECK(form_of(holding) != Form::kHollow || !holdings_.is_leaf(holding));

@@ -57,10 +57,12 @@ KvCache::Spill KvCache::spill() {
   return Spill::kSome;
 }
 
-// Encoded where it is, and the disk has a use for that; else as it lies in its block.
-// False: the disk takes no more now.
+// Encoded where it is, and the disk has a use for that; else as it lies in its block, and
+// so do differences by the paper's bounds: there is no form for them. False: the disk
+// takes no more now.
 bool KvCache::write_out(int32_t holding) {
-  return forms_.coded(holding) && spilling_->disk->grid() != 0 ? write_blob(holding) : write_raw(holding);
+  const bool paper = is_paper() && forms_.at(holding).anchor != kNoHolding;
+  return forms_.coded(holding) && spilling_->disk->grid() != 0 && !paper ? write_blob(holding) : write_raw(holding);
 }
 
 bool KvCache::write_raw(int32_t holding) {
@@ -104,13 +106,12 @@ bool KvCache::fill(int32_t block, const KvFetchedBlock& fetched) {
     return true;
   }
   if (resting_ == nullptr || !resting_->options.grid) return false;
-  Resting& rest = *resting_;
-  if (!rest.coder) rest.coder.emplace(*rest.options.grid, pool_->view(), rest.arena, rest.options.pool);
+  make_coder();
   KvDecodeJob job{.from = {.delta = fetched.record.form == KvDiskForm::kDelta,
                            .bytes = fetched.payload,
                            .anchor_bytes = fetched.anchor_payload},
                   .block = block};
-  rest.coder->decode(std::span(&job, 1));
+  resting_->coder->decode(std::span(&job, 1));
   return job.ok;
 }
 
@@ -126,7 +127,8 @@ int32_t KvCache::restore(const KvKey& key, std::span<const TokenId> tokens, std:
     const int32_t block = first + restored;
     const KvFetchedBlock& fetched = blocks[static_cast<size_t>(restored)];
     if (fetched.record.key != keys[static_cast<size_t>(block)] || !reserve(lease, (block + 1) * kKvBlockTokens)) break;
-    if (!fill(lease.blocks_.back(), fetched)) {
+    const int32_t filled = lease.blocks_.back();
+    if (!fill(filled, fetched)) {
       spilling_->disk->drop(fetched.record.key);
       break;
     }
@@ -134,6 +136,8 @@ int32_t KvCache::restore(const KvKey& key, std::span<const TokenId> tokens, std:
     publish(lease, key, tokens, (block + 1) * kKvBlockTokens);
     if (lease.shared() <= block) break;
     if (!fetched.record.streams) lose_streams(lease.holdings_.back());
+    if (!fetched.record.exact && lease.blocks_[static_cast<size_t>(block)] == filled)
+      note_decoded(lease.holdings_.back());
   }
   spilling_->restored_blocks += restored;
   return restored;

@@ -206,7 +206,7 @@ struct FoundSteps {
     fetched.reset();
     cache.reset();
   }
-  void start(std::optional<KvGrid> grid) {
+  void start(std::optional<KvGrid> grid, KvDelta delta = KvDelta::kSteps) {
     cache.reset();
     disk.reset();
     const int64_t block = kv_block_bytes(kFloats);
@@ -221,7 +221,8 @@ struct FoundSteps {
              fetched = std::move(message);
            })).value();
     cache = std::move(KvCache::create(kFloats, kMost, true, ledger, clock)).value();
-    CHECK(cache->rest_by({.sharing = KvSharing::kBounded, .grid = std::move(grid), .ledger = &ledger}).ok());
+    CHECK(cache->rest_by({.sharing = KvSharing::kBounded, .delta = delta, .grid = std::move(grid), .ledger = &ledger})
+              .ok());
     cache->spill_to(*disk);
   }
   void run_disk() {
@@ -259,7 +260,8 @@ struct FoundSteps {
     fetched.reset();
     const KvLease lease = cache->match(key(adapter), tokens(text), kKvBlockTokens, 1);
     const std::vector<float> want = numbers(text, adapter);
-    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(block(lease)[i], want[i], bound) << i;
+    const std::span<const float> got = block(lease);
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], bound) << i;
   }
 };
 
@@ -298,6 +300,41 @@ TEST(KvSpill, WithStepsThatWereFoundBlobsAreWrittenOnceTheDiskHasLearntThem) {
   const std::vector<float> others(2 * 2 * 16, 1.0f);
   world.start(KvGrid::create(kv_grid_shape(FoundSteps::kFloats), others).value());
   EXPECT_EQ(world.disk->stats().found_records, 0);
+}
+
+// There is no form on disk for differences by the paper's bounds: they lie there raw, and
+// those of a process that tells integers are read as such.
+TEST(KvSpill, ByThePapersBoundsDeltasGoToDiskRawAndThoseOfIntegersAreReadAllTheSame) {
+  const KvGrid grid = KvGrid::create(kv_grid_shape(FoundSteps::kFloats), std::vector<float>(2 * 2 * 16, 0.5f)).value();
+  for (const auto& [before, after] : {std::pair(KvDelta::kPaper, KvDelta::kSteps),
+                                      {KvDelta::kSteps, KvDelta::kPaper},
+                                      {KvDelta::kPaper, KvDelta::kPaper}}) {
+    FoundSteps world;
+    world.start(grid, before);
+    for (int text = 0; text < FoundSteps::kTexts; ++text)
+      for (const bool adapter : {false, true}) world.compute(text, adapter);
+    while (world.cache->rest() > 0) {
+    }
+    int32_t deltas = 0;
+    for (const KvHeld& held : world.cache->summary().held) deltas += held.deltas;
+    EXPECT_EQ(deltas, FoundSteps::kTexts);
+    while (world.cache->spill() == KvCache::Spill::kSome) {
+    }
+    world.run_disk();
+    EXPECT_EQ(world.disk->stats().written_blocks, 2 * FoundSteps::kTexts);
+    EXPECT_EQ(world.disk->stats().written_coded, (before == KvDelta::kPaper ? 1 : 2) * FoundSteps::kTexts);
+    EXPECT_TRUE(world.disk->flush(1000));
+    world.start(grid, after);
+    for (int text = 0; text < FoundSteps::kTexts; ++text)
+      for (const bool adapter : {true, false}) world.expect_on_disk(text, adapter, bound_of(grid));
+    EXPECT_EQ(world.disk->stats().lost_records, 0);
+    // What was decoded is not encoded anew by these bounds.
+    while (world.cache->rest() > 0) world.cache->check({});
+    const int64_t encoded = world.cache->coded().times.encoded_blocks;
+    EXPECT_EQ(encoded, after == KvDelta::kSteps    ? 2 * FoundSteps::kTexts
+                       : before == KvDelta::kPaper ? FoundSteps::kTexts
+                                                   : 0);
+  }
 }
 
 }  // namespace

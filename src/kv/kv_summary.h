@@ -35,6 +35,7 @@ struct KvCodedTimes {
 // What is encoded now, and what it takes.
 struct KvCoded {
   KvSharing sharing = KvSharing::kExact;
+  KvDelta delta = KvDelta::kSteps;
   double agreement = 0;  // of the next token with that of an exact cache, as calibrate-kv measured it; 0: nobody did
   int32_t blobs = 0, pages = 0;
   int64_t bytes = 0;       // of blobs

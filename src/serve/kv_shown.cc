@@ -32,6 +32,8 @@ void put_coded(JsonOut& out, const KvCoded& coded) {
   out.key("encoded").begin_object();
   out.key("sharing")
       .string(kKvSharingNames[static_cast<size_t>(coded.sharing)])
+      .key("delta")
+      .string(kKvDeltaNames[static_cast<size_t>(coded.delta)])
       .key("blobs")
       .number(coded.blobs)
       .key("bytes")

@@ -236,7 +236,7 @@ class Metrics(unittest.TestCase):
     OF_ENCODING = {f"loralei_kv_{name}" for name in (
         "encoded_blocks", "encoded_bytes", "encoded_page_bytes", "encodes_total", "decodes_total", "damaged_total",
         "encode_seconds_total", "decode_seconds_total", "sharing_agreement_ratio", "disk_blocks", "disk_bytes",
-        "disk_written_bytes_total", "disk_restored_total", "disk_read_bytes_total", "disk_read_seconds_total",
+        "disk_written_bytes_total", "disk_restored_total", "disk_read_bytes_total", "disk_read_encoded_total", "disk_read_seconds_total",
         "disk_refused_total", "disk_lost_total")} | {"loralei_borrowed_prompt_tokens_total"}
     BEYOND_THIS_TEST = {"loralei_http_connections_refused_total",  # takes thousands of connections
                         "loralei_adapter_predicted_loads_total", "loralei_adapter_predicted_loads_used_total",  # take many minutes
