@@ -4,15 +4,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+
 namespace loralei {
 
 Result<std::unique_ptr<KvRunner>> KvRunner::create(Executor& executor, Ledger& ledger, const ModelConfig& config,
-                                                   DType kv_dtype, int32_t blocks) {
+                                                   const KvShape& shape, int32_t blocks) {
   std::unique_ptr<KvRunner> runner(new KvRunner(executor, config));
-  const KvShape shape{config.layers, config.kv_heads, config.head_dim, kv_dtype};
   TRY_ASSIGN(runner->pool_, BlockPool::create(shape, blocks, ledger));
   runner->view_ = runner->pool_->view();
-  executor.use_kv(runner->view_, runner->pool_->streams());
+  runner->streams_ = runner->pool_->streams();
+  executor.use_kv(runner->view_, runner->streams_);
   return runner;
 }
 
@@ -45,13 +47,22 @@ Status KvRunner::check(std::span<const KvRows> sequences, const Adapter* adapter
   return {};
 }
 
+void KvRunner::keep_streams(int32_t base_layers) {
+  base_layers_ = base_layers;
+  if (base_layers == 0 || base_layers == streams_.shape.layers[0]) return;
+  CHECK(streams_.shape.levels == 1);
+  streams_.shape.layers[0] = base_layers;
+  executor_.use_kv(view_, streams_);
+}
+
 void KvRunner::add(const KvRows& rows, size_t from, size_t count) {
   const auto position = static_cast<int32_t>(rows.position + static_cast<int64_t>(from));
   groups_.push_back({.row_begin = static_cast<int32_t>(tokens_.size()),
                      .row_count = static_cast<int32_t>(count),
                      .position = position,
                      .blocks_begin = static_cast<int32_t>(blocks_.size()),
-                     .blocks_count = static_cast<int32_t>(rows.blocks.size())});
+                     .blocks_count = static_cast<int32_t>(rows.blocks.size()),
+                     .stream = {.base_layers = base_layers_, .rows = static_cast<int32_t>(count)}});
   blocks_.insert(blocks_.end(), rows.blocks.begin(), rows.blocks.end());
   for (size_t i = 0; i < count; ++i) {
     if (from + i >= rows.logits_from) logits_rows_.push_back(static_cast<int32_t>(tokens_.size()));
@@ -88,8 +99,10 @@ Status KvRunner::step(const Adapter* adapter) {
   return ended;
 }
 
-Status KvRunner::run(std::span<const KvRows> sequences, const Adapter* adapter, const KvLogits& logits) {
+Status KvRunner::run(std::span<const KvRows> sequences, const Adapter* adapter, const KvLogits& logits,
+                     int32_t base_layers) {
   TRY(announce(adapter));
+  keep_streams(base_layers);
   TRY(check(sequences, adapter));
   const auto rows_max = static_cast<size_t>(executor_.limits().rows_max);
   const auto logits_max = static_cast<size_t>(executor_.limits().logits_rows_max);

@@ -38,9 +38,9 @@ using KvLogits = std::function<void(size_t sequence, size_t token, std::span<con
 
 class KvRunner {
  public:
-  // Room for so many blocks.
+  // Room for so many blocks; with a level of streams, whichever, run() takes base_layers.
   static Result<std::unique_ptr<KvRunner>> create(Executor& executor, Ledger& ledger, const ModelConfig& config,
-                                                  DType kv_dtype, int32_t blocks);
+                                                  const KvShape& shape, int32_t blocks);
   ~KvRunner();
   KvRunner(const KvRunner&) = delete;
   KvRunner& operator=(const KvRunner&) = delete;
@@ -50,13 +50,18 @@ class KvRunner {
   int32_t vocab(const Adapter* adapter) const { return adapter == nullptr ? config_.vocab : adapter->vocab; }
   // Before the adapter goes.
   void forget(const Adapter& adapter);
-  // All with the same adapter; null: the base. Each token sees those before it.
-  Status run(std::span<const KvRows> sequences, const Adapter* adapter, const KvLogits& logits = {});
+  // All with the same adapter; null: the base. Each token sees those before it. With an
+  // adapter that changes nothing below layer `base_layers` (adapter_from_layer) rows go
+  // on there with their stream as blocks keep it (ops/kv_streams.h), as they do in a
+  // server that lends.
+  Status run(std::span<const KvRows> sequences, const Adapter* adapter, const KvLogits& logits = {},
+             int32_t base_layers = 0);
 
  private:
   KvRunner(Executor& executor, const ModelConfig& config) : executor_(executor), config_(config) {}
   Status announce(const Adapter* adapter);
   Status check(std::span<const KvRows> sequences, const Adapter* adapter) const;
+  void keep_streams(int32_t base_layers);
   void add(const KvRows& rows, size_t from, size_t count);
   Status step(const Adapter* adapter);
 
@@ -69,6 +74,8 @@ class KvRunner {
   const ModelConfig config_;
   std::unique_ptr<BlockPool> pool_;
   KvView view_;
+  KvStreams streams_;
+  int32_t base_layers_ = 0;  // of the rows that are run
   std::vector<AdapterVersionId> announced_;
   // Of the step that is being filled.
   std::vector<TokenId> tokens_;

@@ -104,6 +104,14 @@ KvGridShape KvTrial::shape() const {
   return {.layers = config.layers, .kv_heads = config.kv_heads, .head_dim = config.head_dim, .dtype = host_.kv_dtype()};
 }
 
+// With a level of streams where there is an adapter that may borrow.
+KvShape KvTrial::cache_shape() const {
+  const ModelConfig& config = host_.file().config;
+  KvShape shape{config.layers, config.kv_heads, config.head_dim, host_.kv_dtype()};
+  if (identities_.size() > 1) shape.streams = {.dim = config.hidden, .levels = 1, .layers = {1}};
+  return shape;
+}
+
 Result<std::unique_ptr<KvTrial>> KvTrial::create(ModelHost& host, std::vector<KvTextPiece> pieces,
                                                  const Options& options) {
   std::unique_ptr<KvTrial> trial(new KvTrial(host));
@@ -131,8 +139,8 @@ int64_t KvTrial::kept_blocks_of(std::span<const KvTextPiece> pieces) const {
 
 // Which blocks are whose.
 Status KvTrial::place(std::vector<KvTextPiece> pieces, const Options& options) {
-  const KvGridShape shape = this->shape();
-  const int64_t block_bytes = kv_block_bytes({shape.layers, shape.kv_heads, shape.head_dim, shape.dtype});
+  const KvShape shape = cache_shape();
+  const int64_t block_bytes = kv_block_bytes(shape);
   const int64_t room = host_.ledger().available_bytes(MemoryUse::kKv) / 8 * 7 / block_bytes;
   int64_t scratch = options.prompt_tokens_most / kKvBlockTokens + 1;
   for (const KvTextPiece& piece : pieces) scratch = std::max<int64_t>(scratch, blocks_of(piece.tokens.size()));
@@ -151,7 +159,7 @@ Status KvTrial::place(std::vector<KvTextPiece> pieces, const Options& options) {
     }
   }
   scratch_ = next;
-  TRY_ASSIGN(runner_, KvRunner::create(host_.executor(), host_.ledger(), host_.file().config, host_.kv_dtype(),
+  TRY_ASSIGN(runner_, KvRunner::create(host_.executor(), host_.ledger(), host_.file().config, shape,
                                        next + static_cast<int32_t>(scratch)));
   scratch_blocks_ = static_cast<int32_t>(scratch);
   for (size_t i = 0; i < identities_.size(); ++i)
@@ -174,7 +182,7 @@ void KvTrial::form_groups(size_t identity, KvHalf half) {
 }
 
 Status KvTrial::compute_prefixes(std::span<const size_t> pieces, std::span<const int32_t> first_blocks,
-                                 const Adapter* adapter) {
+                                 const Adapter* adapter, int32_t base_layers) {
   std::vector<std::vector<int32_t>> tables;
   std::vector<KvRows> rows;
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -182,7 +190,7 @@ Status KvTrial::compute_prefixes(std::span<const size_t> pieces, std::span<const
     tables.push_back(table_from(first_blocks[i], blocks_of(piece.prefix)));
     rows.push_back({.tokens = std::span(piece.tokens).first(piece.prefix), .blocks = tables.back()});
   }
-  return runner_->run(rows, adapter);
+  return runner_->run(rows, adapter, {}, base_layers);
 }
 
 Status KvTrial::compute_rest(const Group& group, size_t identity, bool kept, const Compare& compare) {
@@ -278,7 +286,7 @@ Status KvTrial::lossy(const KvGrid& grid, size_t identity, KvHalf half, KvQualit
 Status KvTrial::borrowed(int32_t layers, size_t identity, KvHalf half, KvQualityCount& count) {
   for (const Group& group : part(identity, half).groups) {
     if (count.failed()) break;
-    TRY(compute_prefixes(group.pieces, group.scratch, &from_layer(identity, layers)));
+    TRY(compute_prefixes(group.pieces, group.scratch, &from_layer(identity, layers), layers));
     TRY(compare_rest(group, identity, count));
   }
   return {};
@@ -299,13 +307,13 @@ Result<std::vector<TokenId>> KvTrial::answer(std::span<const TokenId> prompt, in
   const Adapter* const adapter = identities_[identity].adapter;
   const std::vector<int32_t> table = table_from(scratch_, blocks_of(prompt.size() + static_cast<size_t>(tokens)));
   size_t done = 0;
-  const auto run = [&](size_t count, const Adapter* with) -> Status {
+  const auto run = [&](size_t count, const Adapter* with, int32_t base_layers) -> Status {
     const KvRows rows{.tokens = prompt.subspan(done, count), .position = static_cast<int32_t>(done), .blocks = table};
     done += count;
-    return count == 0 ? Status() : runner_->run({&rows, 1}, with);
+    return count == 0 ? Status() : runner_->run({&rows, 1}, with, {}, base_layers);
   };
-  if (layers > 0) TRY(run(kv_shared_tokens(prompt.size()), &from_layer(identity, layers)));
-  TRY(run(prompt.size() - 1 - done, adapter));
+  if (layers > 0) TRY(run(kv_shared_tokens(prompt.size()), &from_layer(identity, layers), layers));
+  TRY(run(prompt.size() - 1 - done, adapter, 0));
   std::vector<TokenId> answer;
   TokenId last = prompt.back();
   while (static_cast<int32_t>(answer.size()) < tokens) {

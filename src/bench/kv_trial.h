@@ -95,7 +95,8 @@ class KvTrial {
 
   // With prefixes from integers.
   Status lossy(const KvGrid& grid, size_t identity, KvHalf half, KvQualityCount& count);
-  // With prefixes of the base below layer `layers`; identity > 0.
+  // With prefixes of the base below layer `layers`, computed as a server that lends does;
+  // identity > 0.
   Status borrowed(int32_t layers, size_t identity, KvHalf half, KvQualityCount& count);
 
   // The greedy answer of up to `tokens` tokens, until one of `ends`. With `layers` > 0
@@ -123,6 +124,7 @@ class KvTrial {
     std::vector<KvDistribution> exact;  // of all compared positions
   };
   explicit KvTrial(ModelHost& host) : host_(host) {}
+  KvShape cache_shape() const;
   Status place(std::vector<KvTextPiece> pieces, const Options& options);
   int64_t kept_blocks_of(std::span<const KvTextPiece> pieces) const;
   static bool is_of(const KvTextPiece& piece, size_t identity) {
@@ -139,8 +141,8 @@ class KvTrial {
   void add(size_t piece, size_t at, std::span<const float> logits, size_t identity, KvQualityCount& count) const;
   // Prefixes of a group into its scratch blocks, or (`kept`) of all pieces where they are
   // kept.
-  Status compute_prefixes(std::span<const size_t> pieces, std::span<const int32_t> first_blocks,
-                          const Adapter* adapter);
+  Status compute_prefixes(std::span<const size_t> pieces, std::span<const int32_t> first_blocks, const Adapter* adapter,
+                          int32_t base_layers = 0);
   // The rest of a group on prefixes in scratch blocks (`kept`: on kept ones).
   // `at`: of the piece's compared positions; of each all are told in order.
   using Compare = std::function<void(size_t piece, size_t at, std::span<const float> logits)>;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "base/prng.h"
 #include "base/units.h"
@@ -216,7 +217,9 @@ TEST(KvTrial, AnswersOfTheDemoAreRightAndCoarseStepsLoseThem) {
 TEST(KvTrial, BelowTheDepthThePrefixIsTheBases) {
   const auto host = demo_host();
   const auto cipher = demo_adapter(*host, "cipher", 1);
-  auto runner = KvRunner::create(host->executor(), host->ledger(), host->file().config, host->kv_dtype(), 6);
+  const ModelConfig& config = host->file().config;
+  const KvShape shape{config.layers, config.kv_heads, config.head_dim, host->kv_dtype()};
+  auto runner = KvRunner::create(host->executor(), host->ledger(), config, shape, 6);
   ASSERT_TRUE(runner.ok());
   const std::vector<TokenId> tokens = dialogues_of("cipher", 0)[0].tokens;
   const auto compute = [&](int32_t block, const Adapter* adapter) {
@@ -238,6 +241,60 @@ TEST(KvTrial, BelowTheDepthThePrefixIsTheBases) {
     if (depth == 0) {
       for (int32_t layer = 0; layer < 4; ++layer) EXPECT_TRUE(same(1, 2, layer));
     }
+    (*runner)->forget(above);
+  }
+}
+
+// A step of one block's rows, as the engine makes it.
+void compute_as_served(ModelHost& host, const Adapter* adapter, std::span<const TokenId> tokens, int32_t block,
+                       const GroupStream& stream) {
+  std::vector<int32_t> positions(tokens.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  const auto rows = static_cast<int32_t>(tokens.size());
+  const BatchGroup group{.row_count = rows, .blocks_count = 1, .stream = stream};
+  const LoraSegment segment{0, rows, 0, 1.0f};
+  StepBatch batch{.step = 1, .tokens = tokens, .positions = positions, .blocks = {&block, 1}, .groups = {&group, 1}};
+  if (adapter != nullptr) {
+    batch.segments = {&segment, 1};
+    batch.adapters = {&adapter->version, 1};
+    batch.first_layers = {&stream.base_layers, 1};
+  }
+  Status ended;
+  host.executor().on_done([&](StepDone&& done) { ended = std::move(done.status); });
+  host.executor().start(batch);
+  host.executor().on_done({});
+  ASSERT_TRUE(ended.ok());
+}
+
+// Of who borrows in a server: the base leaves K, V and its stream, and another begins
+// there.
+TEST(KvTrial, WhatIsComputedAboveADepthIsWhatAServerComputes) {
+  const auto host = demo_host(DType::kF32);
+  const auto cipher = demo_adapter(*host, "cipher", 1);
+  const ModelConfig& config = host->file().config;
+  const KvShape shape{config.layers, config.kv_heads, config.head_dim, host->kv_dtype(), {config.hidden, 1, {1}}};
+  const auto runner = KvRunner::create(host->executor(), host->ledger(), config, shape, 4);
+  ASSERT_TRUE(runner.ok());
+  const std::vector<TokenId> all = dialogues_of("cipher", 0)[0].tokens;
+  const std::span<const TokenId> tokens = std::span(all).first(kKvBlockTokens);
+  const auto run = [&](int32_t block, const Adapter& adapter, int32_t base_layers) {
+    const KvRows rows{.tokens = tokens, .blocks = {&block, 1}};
+    ASSERT_TRUE((*runner)->run({&rows, 1}, &adapter, {}, base_layers).ok());
+  };
+  const KvView& view = (*runner)->view();
+  const auto same = [&](int32_t a, int32_t b) {
+    const auto bytes = static_cast<size_t>(config.layers * view.layer_stride_bytes);
+    return std::memcmp(view.slice(a, 0, 0), view.slice(b, 0, 0), bytes) == 0;
+  };
+  run(3, *cipher, 0);  // so that the executor knows it
+  for (int32_t depth = 1; depth < config.layers; ++depth) {
+    const Adapter above = adapter_from_layer(*cipher, depth, AdapterVersionId{static_cast<uint64_t>(10 + depth)});
+    run(0, above, depth);
+    compute_as_served(*host, nullptr, tokens, 1, {.base_layers = kWholeStream, .rows = kKvBlockTokens});
+    compute_as_served(*host, cipher.get(), tokens, 1, {.begin_layer = depth, .base_layers = depth});
+    EXPECT_TRUE(same(0, 1)) << depth;
+    run(2, above, 0);
+    EXPECT_FALSE(same(0, 2)) << depth << ": a stream that was kept has other bits";
     (*runner)->forget(above);
   }
 }

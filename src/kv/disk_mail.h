@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // DiskMail: what the engine's thread wants done to the disk, and what has become of it.
-// Values in order, both ways.
+// Values in order, both ways; but fetches, for which somebody waits, go before a seal
+// that is next: it syncs a segment. They ask for what has been written alone, so nothing
+// else is done in another order.
 //
 // Thread-safe: one thread gives jobs and takes reports, another does the jobs.
 // Ownership: jobs borrow the bytes and slots they name.
@@ -8,8 +10,10 @@
 // and the number of slots, reports by the jobs.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -51,14 +55,16 @@ class DiskMail {
   }
   // The next job; nullopt: there is none now (`waits` false), or it is over.
   std::optional<DiskJob> next(bool waits) {
+    std::unique_lock lock(mutex_);
     if (at_ == taken_.size()) {
       taken_.clear();
       at_ = 0;
-      std::unique_lock lock(mutex_);
       if (waits) changed_.wait(lock, [this] { return stops_ || !waiting_.empty(); });
       std::swap(taken_, waiting_);
     }
-    if (at_ == taken_.size() || stops()) return std::nullopt;
+    if (stops_ || at_ == taken_.size()) return std::nullopt;
+    if (is_seal(taken_[at_]) && !std::exchange(passed_, true)) let_fetches_pass();
+    if (is_seal(taken_[at_])) passed_ = false;
     return taken_[at_++];
   }
   void report(const DiskReport& report) {
@@ -93,12 +99,18 @@ class DiskMail {
   }
 
  private:
-  bool stops() const {
-    const std::lock_guard lock(mutex_);
-    return stops_;
+  static bool is_seal(const DiskJob& job) { return job.kind == DiskJob::Kind::kSeal; }
+  // Those that wait now, so that the seal's turn comes.
+  void let_fetches_pass() {
+    taken_.erase(taken_.begin(), taken_.begin() + static_cast<std::ptrdiff_t>(std::exchange(at_, 0)));
+    taken_.insert(taken_.end(), waiting_.begin(), waiting_.end());
+    waiting_.clear();
+    auto front = taken_.begin();
+    for (auto job = front; job != taken_.end(); ++job)
+      if (job->kind == DiskJob::Kind::kFetch) std::rotate(front++, job, job + 1);
   }
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_, idle_;
   std::vector<DiskJob> waiting_;
   std::vector<DiskReport> reports_;
@@ -107,6 +119,7 @@ class DiskMail {
   // Of the thread that does the jobs.
   std::vector<DiskJob> taken_;
   size_t at_ = 0;
+  bool passed_ = false;  // the seal that is next
 };
 
 }  // namespace loralei

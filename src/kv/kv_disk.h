@@ -8,7 +8,8 @@
 //
 // The engine's thread decides everything: where a record goes, when a segment is sealed,
 // and that the oldest goes (first in, first out). The disk's thread does the jobs in
-// their order and reports back; nobody waits for a disk but flush().
+// their order (a fetch goes before a seal, disk_mail.h) and reports back; nobody waits
+// for a disk but flush().
 //
 // Thread: the engine's; `post` is called on the disk's thread, or by run_one_job(), and
 // must be thread-safe. No lock is held across I/O.

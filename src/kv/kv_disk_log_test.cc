@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk tier beside a naive log: what is there, what goes, and what the folder takes.
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <vector>
 
@@ -198,6 +200,84 @@ TEST(KvDiskLog, RandomOperationsAgreeWithANaiveLog) {
   EXPECT_GT(run.deltas, 100u);
   EXPECT_GT(run.evicted, 500);
   EXPECT_GT(run.refused, 100);
+}
+
+// Who waits for a fetch does not wait for a sync, but once, so that its turn comes.
+TEST(KvDiskLog, FetchesThatWaitGoBeforeASeal) {
+  const DiskFolder folder;
+  DiskWorld world(folder.path());
+  world.reopen();
+  ASSERT_TRUE(world.put(raw_record(0, 300)));
+  world.run();
+  const auto ask = [&] { return world.disk->fetch(1, std::vector{disk_test_key(0)}, true); };
+  const auto answers = [&] { return world.fetched.size(); };
+  ASSERT_TRUE(world.put(raw_record(1, 300)));  // a seal, another segment, a write
+  ASSERT_TRUE(ask());
+  while (answers() == 0) ASSERT_TRUE(world.disk->run_one_job());
+  EXPECT_EQ(folder.segments().size(), 1u) << "the next has not been begun";
+  const auto unsealed = std::filesystem::file_size(folder.segments()[0]);
+  ASSERT_TRUE(ask());
+  ASSERT_TRUE(world.disk->run_one_job());
+  EXPECT_EQ(answers(), 1u) << "the seal had its turn";
+  EXPECT_GT(std::filesystem::file_size(folder.segments()[0]), unsealed);
+  world.run();
+  EXPECT_EQ(answers(), 2u);
+  EXPECT_EQ(folder.segments().size(), 2u);
+}
+
+// While other jobs wait: puts, seals, and segments that go.
+void run_fetches_between(uint64_t seed, size_t& answered) {
+  const DiskFolder folder;
+  Prng random(seed);
+  DiskWorld world(folder.path());
+  world.reopen();
+  std::map<KvDiskKey, std::vector<std::byte>> put;
+  std::map<uint64_t, std::vector<std::vector<std::byte>>> asked;  // by ticket
+  uint64_t ticket = 0;
+  const auto look = [&] {
+    for (const KvFetched& fetched : world.fetched) {
+      const auto& expected = asked.at(fetched.ticket);
+      ASSERT_EQ(fetched.blocks.size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i)
+        ASSERT_TRUE(std::ranges::equal(fetched.blocks[i].payload, expected[i]));
+      answered += expected.size();
+      asked.erase(fetched.ticket);
+    }
+    world.fetched.clear();
+  };
+  for (uint64_t operation = 0; operation < 600; ++operation) {
+    if (random.below(2) == 0) {
+      DiskTestRecord record = raw_record(random.below(60), 1 + random.below(300));
+      record.payload = disk_test_bytes(operation, record.payload.size());
+      if (world.disk->wants(record.record) && world.put(record)) put[record.record.key] = record.payload;
+    } else if (random.below(2) == 0) {
+      std::vector<KvDiskKey> keys;
+      for (uint64_t i = 1 + random.below(4); i-- > 0;) keys.push_back(disk_test_key(random.below(60)));
+      const size_t readable = world.disk->readable(keys, true).blocks;
+      if (world.disk->fetch(++ticket, keys, true))
+        for (size_t i = 0; i < readable; ++i) asked[ticket].push_back(put.at(keys[i]));
+    }
+    for (uint64_t jobs = random.below(3); jobs-- > 0;) world.disk->run_one_job();
+    world.disk->check();
+    ASSERT_LE(folder.bytes(), world.options.bytes_most);
+    look();
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  EXPECT_TRUE(world.disk->flush(1000));
+  look();
+  EXPECT_TRUE(asked.empty()) << "each is answered";
+  EXPECT_EQ(world.disk->stats().lost_records, 0);
+  EXPECT_GT(world.disk->stats().evicted_records, 0);
+}
+
+TEST(KvDiskLog, WhatIsFetchedWhileOtherJobsWaitIsWhatWasThere) {
+  size_t answered = 0;
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    run_fetches_between(seed, answered);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  EXPECT_GT(answered, 500u);
 }
 
 }  // namespace
