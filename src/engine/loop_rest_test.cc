@@ -21,7 +21,9 @@ TEST(EngineLoopRest, NoAnswerWaitsForIt) {
     const int64_t before = encoded(world);
     const Next next = world.next(output);
     const int64_t planned = encoded(world);
-    if (running && planned > before) EXPECT_TRUE(output.tokens.empty()) << "told before";
+    if (running && planned > before) {
+      EXPECT_TRUE(output.tokens.empty()) << "told before";
+    }
     if (next.step != nullptr) world.compute(*next.step, output);
     EXPECT_EQ(encoded(world), planned) << "in turn " << turns;
     world.take(output);
