@@ -93,7 +93,9 @@ TEST_F(UntrustedTest, WhatIsExchangedMeanwhileIsTheInnerOneOrAnError) {
   for (int i = 0; i < 20'000 && (i < 500 || loaded < 20 || refused < 20); ++i) {
     const auto load = load_from(*adapter_files_);
     ++(load.ok() ? loaded : refused);
-    if (load.ok()) EXPECT_EQ(load->adapter->digest, inner);
+    if (load.ok()) {
+      EXPECT_EQ(load->adapter->digest, inner);
+    }
   }
   done = true;
   other.join();

@@ -6,27 +6,15 @@
 
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <vector>
 
+#include "base/log_test_util.h"
 #include "sched/length_predictor.h"
 
 namespace loralei {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Lines final : public LogSink {
- public:
-  void log(LogLevel, std::string_view message) override {
-    const std::lock_guard lock(mutex_);
-    lines.emplace_back(message);
-  }
-  std::vector<std::string> lines;
-
- private:
-  std::mutex mutex_;
-};
 
 class KeptLengthsTest : public testing::Test {
  protected:
@@ -47,7 +35,7 @@ class KeptLengthsTest : public testing::Test {
   }
 
   const std::string folder_;
-  Lines log_;
+  CollectingLog log_;
 };
 
 TEST_F(KeptLengthsTest, EachBaseModelFindsItsOwnAgain) {
@@ -71,12 +59,12 @@ TEST_F(KeptLengthsTest, ADamagedFileIsOneLineAndWrittenAnew) {
   const std::string path = KeptLengths::path_in(folder_, "base");
   for (const std::string& content : {std::string("not this"), std::string(), std::string(5 << 20, 'x')}) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
-    log_.lines.clear();
+    log_.clear();
     EXPECT_EQ(live("base", {}), nullptr);
-    ASSERT_EQ(log_.lines.size(), 1u);
-    EXPECT_NE(log_.lines[0].find(path), std::string::npos);
-    EXPECT_NE(log_.lines[0].find("is not used"), std::string::npos) << log_.lines[0];
-    log_.lines.clear();
+    ASSERT_EQ(log_.lines().size(), 1u);
+    EXPECT_NE(log_.lines()[0].find(path), std::string::npos);
+    EXPECT_NE(log_.lines()[0].find("is not used"), std::string::npos) << log_.lines()[0];
+    log_.clear();
     EXPECT_NE(live("base", {}), nullptr) << "what was written behind it is sound";
   }
 }
@@ -96,7 +84,7 @@ TEST_F(KeptLengthsTest, AFolderThatCannotBeMadeIsRefused) {
   const auto nothing = KeptLengths::open(folder_, log_, options);
   ASSERT_TRUE(nothing.ok());
   EXPECT_EQ(*nothing, nullptr);
-  ASSERT_EQ(log_.lines.size(), 1u) << "and it is told so";
+  ASSERT_EQ(log_.lines().size(), 1u) << "and it is told so";
   EXPECT_FALSE(options.recall_lengths);
 }
 

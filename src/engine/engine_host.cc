@@ -27,6 +27,7 @@ MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes) {
   request.max_model_len = options.max_model_len;
   request.max_sequences = options.max_sequences;
   request.kv_cache_bytes = options.kv_cache_bytes;
+  request.keeps_prefixes = options.prefix_cache;
   request.adapter_bytes = options.adapter_bytes;
   return request;
 }

@@ -10,7 +10,8 @@
 namespace loralei {
 namespace {
 
-constexpr int64_t kDeviceAdapterShare = 8;  // of what is left on a device one part at least
+constexpr int64_t kBlocksMost = int64_t{INT32_MAX} / kKvBlockTokens;  // positions in the cache are 32 bits wide
+constexpr int64_t kDeviceAdapterShare = 8;                            // of what is left on a device one part at least
 
 const char* budget_flag(const MemoryRequest& request) {
   return request.on_device ? "--gpu-memory-utilization" : "--memory-budget";
@@ -27,6 +28,24 @@ int64_t kv_limit(const MemoryRequest& request) {
   }
   return request.left_bytes -
          (request.adapter_bytes > 0 ? request.adapter_bytes : request.left_bytes / kDeviceAdapterShare);
+}
+
+// What sequences can use, or all that is stated where prefixes take the rest.
+int64_t wanted_blocks(const MemoryRequest& request, int64_t wanted_len) {
+  if (request.kv_cache_bytes > 0 && request.keeps_prefixes) return kBlocksMost;
+  // Capped before multiplying: a hostile config may claim 2^60 positions.
+  const int64_t blocks_most = request.left_bytes / request.block_bytes + 1;
+  return std::min(std::min(kv_blocks_for(wanted_len), blocks_most) * request.max_sequences, kBlocksMost);
+}
+
+std::string unused_kv(const MemoryRequest& request, const MemoryPlan& plan) {
+  const std::string why =
+      plan.kv_blocks == kBlocksMost
+          ? "it can have " + std::to_string(kBlocksMost) + " blocks of " + std::to_string(kKvBlockTokens) + " tokens"
+          : "--max-num-seqs " + std::to_string(request.max_sequences) + " sequences of " +
+                std::to_string(plan.max_model_len) + " tokens need no more, and no prefix is kept behind them";
+  return "The KV cache takes " + format_bytes(plan.kv_bytes) + " of the " + format_bytes(request.kv_cache_bytes) +
+         " it was given: " + why + ".";
 }
 
 Error adapters_too_large(const MemoryRequest& request, int64_t left_bytes, const char* after) {
@@ -49,11 +68,7 @@ Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
   const char* const kv_flag = kv_takes_the_rest ? budget_flag(request) : "--kv-cache-memory";
   MemoryPlan plan;
   const int64_t wanted_len = request.max_model_len > 0 ? request.max_model_len : request.model_len_max;
-  // Capped before multiplying: a hostile config may claim 2^60 positions.
-  const int64_t blocks_most = request.left_bytes / request.block_bytes + 1;
-  const int64_t needed_blocks = std::min(kv_blocks_for(wanted_len), blocks_most) * request.max_sequences;
-  const int64_t blocks =
-      std::min({needed_blocks, kv_limit(request) / request.block_bytes, int64_t{INT32_MAX} / kKvBlockTokens});
+  const int64_t blocks = std::min(wanted_blocks(request, wanted_len), kv_limit(request) / request.block_bytes);
   plan.kv_blocks = static_cast<int32_t>(blocks);
   plan.kv_bytes = blocks * request.block_bytes;
   if (blocks < 1 || plan.kv_bytes > request.left_bytes) {
@@ -75,6 +90,7 @@ Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
                          std::to_string(wanted_len) + "; sequences are limited to that (raise " + kv_flag +
                          " for more).");
   }
+  if (blocks < request.kv_cache_bytes / request.block_bytes) plan.notes.push_back(unused_kv(request, plan));
   const int64_t after_kv = request.left_bytes - plan.kv_bytes;
   plan.adapter_bytes = request.adapter_bytes > 0 ? request.adapter_bytes
                        : request.on_device       ? after_kv

@@ -6,9 +6,10 @@
 // left, or what one sequence of a stated length needs, beside adapters of a stated size;
 // adapters a quarter of the rest. On a device, where nothing else wants memory, KV gets
 // at most what adapters leave (seven eighths where nobody said how much these have),
-// and adapters all of the rest. A model length that the user did not state shrinks
-// to what the KV cache can hold, and a note says so; a stated one that cannot fit is
-// refused with numbers.
+// and adapters all of the rest. Stated bytes of KV are used whole where prefixes are
+// kept; else a note says how many no sequence could use. A model length that the user did
+// not state shrinks to what the KV cache can hold, and a note says so; a stated one that
+// cannot fit is refused with numbers.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@ struct MemoryRequest {
   int64_t max_model_len = 0;  // as stated by the user; 0: not stated
   int32_t max_sequences = 0;
   int64_t kv_cache_bytes = 0;  // as stated; 0: default
+  bool keeps_prefixes = true;  // so what no sequence needs is of use
   int64_t adapter_bytes = 0;   // as stated; 0: default
 };
 

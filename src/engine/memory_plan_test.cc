@@ -55,6 +55,45 @@ TEST(MemoryPlan, AnUnstatedLengthShrinksAndSaysSo) {
   EXPECT_EQ(plan->notes.size(), 1u);
 }
 
+// Sequences of them can use 2 GiB.
+TEST(MemoryPlan, WhatIsStatedForKvIsUsedWholeWherePrefixesAreKept) {
+  for (const bool on_device : {false, true}) {
+    MemoryRequest r = request();
+    r.on_device = on_device;
+    r.kv_cache_bytes = 5 * kGiB;
+    const auto plan = plan_memory(r);
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    EXPECT_EQ(plan->kv_bytes, 5 * kGiB);
+    EXPECT_EQ(plan->max_model_len, 4096);
+    EXPECT_TRUE(plan->notes.empty());
+    r.kv_cache_bytes = 9 * kGiB;
+    EXPECT_NE(plan_memory(r).error().message.find("would need 9.00 GiB but 8.00 GiB are left"), std::string::npos);
+  }
+}
+
+TEST(MemoryPlan, WhatOfStatedKvIsOfNoUseIsTold) {
+  MemoryRequest r = request();
+  r.keeps_prefixes = false;
+  r.kv_cache_bytes = 5 * kGiB + 1;
+  auto plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->kv_bytes, 2 * kGiB);
+  ASSERT_EQ(plan->notes.size(), 1u);
+  EXPECT_EQ(plan->notes[0],
+            "The KV cache takes 2.00 GiB of the 5.00 GiB it was given: --max-num-seqs 8 sequences of 4096 tokens need "
+            "no more, and no prefix is kept behind them.");
+  r.kv_cache_bytes = 2 * kGiB + kMiB - 1;  // less than a block more
+  EXPECT_TRUE(plan_memory(r)->notes.empty());
+  r = request();
+  r.left_bytes = int64_t{1} << 50;
+  r.kv_cache_bytes = int64_t{1} << 49;
+  plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->kv_blocks, INT32_MAX / 16);
+  ASSERT_EQ(plan->notes.size(), 1u);
+  EXPECT_NE(plan->notes[0].find("it can have 134217727 blocks"), std::string::npos) << plan->notes[0];
+}
+
 TEST(MemoryPlan, OnADeviceKvTakesWhatAdaptersLeave) {
   MemoryRequest r = request();
   r.on_device = true;

@@ -4,16 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <vector>
+
+#include "base/log_test_util.h"
 
 namespace loralei {
 namespace {
-
-class Lines final : public LogSink {
- public:
-  void log(LogLevel, std::string_view message) override { lines.emplace_back(message); }
-  std::vector<std::string> lines;
-};
 
 constexpr int64_t kSecond = 1'000'000'000;
 
@@ -21,7 +16,7 @@ TEST(ProcessShare, FollowsWhatNoOtherGrantCovers) {
   Ledger ledger(1000);
   Grant kv = *ledger.try_grant(MemoryUse::kKv, 300), adapters = *ledger.try_grant(MemoryUse::kAdapters, 200);
   ProcessShare share(ledger, *ledger.try_grant(MemoryUse::kOther, 100));
-  Lines log;
+  CollectingLog log;
   int64_t asked = -1, now = 0;
   const GiveWay give_way = [&](int64_t bytes) {
     asked = bytes;
@@ -43,17 +38,17 @@ TEST(ProcessShare, FollowsWhatNoOtherGrantCovers) {
   EXPECT_EQ(asked, 30);
   EXPECT_EQ(ledger.used_bytes(), 1000);
   EXPECT_EQ(other(), 530);
-  EXPECT_TRUE(log.lines.empty());
+  EXPECT_TRUE(log.lines().empty());
   // More than there is: told once, until it fits again.
   for (int again = 0; again < 2; ++again) follow(1100);
   EXPECT_EQ(ledger.used_bytes(), 1000);
   EXPECT_EQ(other(), 550);
-  ASSERT_EQ(log.lines.size(), 1u);
-  EXPECT_NE(log.lines[0].find("--memory-budget"), std::string::npos) << log.lines[0];
+  ASSERT_EQ(log.lines().size(), 1u);
+  EXPECT_NE(log.lines()[0].find("--memory-budget"), std::string::npos) << log.lines()[0];
   ASSERT_TRUE(ledger.set_budget(2000));
   follow(1200);
   EXPECT_EQ(other(), 750);
-  EXPECT_EQ(log.lines.size(), 1u);
+  EXPECT_EQ(log.lines().size(), 1u);
   ledger.check();
 }
 

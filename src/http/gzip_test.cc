@@ -41,7 +41,9 @@ TEST(Gzip, ComesBackAsItWas) {
     EXPECT_EQ(inflated(gzip(same), size), same) << size;
     EXPECT_EQ(inflated(gzip(noise), size), noise) << size;
     EXPECT_LE(gzip(noise).size(), size + size / 500 + 100);
-    if (size > 1000) EXPECT_LT(gzip(same).size(), size / 50);
+    if (size > 1000) {
+      EXPECT_LT(gzip(same).size(), size / 50);
+    }
   }
 }
 

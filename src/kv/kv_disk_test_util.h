@@ -14,26 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "base/log_test_util.h"
 #include "base/prng.h"
 #include "kv/kv_disk.h"
 
 namespace loralei {
-
-class DiskLines final : public LogSink {
- public:
-  void log(LogLevel, std::string_view message) override {
-    const std::lock_guard lock(mutex_);
-    lines_.emplace_back(message);
-  }
-  std::vector<std::string> lines() const {
-    const std::lock_guard lock(mutex_);
-    return lines_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
 
 inline KvDiskKey disk_test_key(uint64_t id) {
   const TokenId token = static_cast<TokenId>(id);
@@ -147,7 +132,7 @@ class DiskWorld {
   KvDiskOptions options;
   Ledger ledger{1 << 24};
   ManualClock clock;
-  DiskLines log;
+  CollectingLog log;
   std::mutex mutex;
   std::vector<KvFetched> fetched;
   std::unique_ptr<KvDisk> disk;

@@ -23,7 +23,7 @@ struct Caches {
   DiskFolder folder;
   Ledger ledger{1 << 22};
   ManualClock clock;
-  DiskLines log;
+  CollectingLog log;
   std::optional<KvFetched> fetched;
   std::unique_ptr<KvDisk> disk;
   std::vector<TokenId> tokens = std::vector<TokenId>(kKvBlockTokens, 7);

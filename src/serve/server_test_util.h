@@ -9,13 +9,13 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "base/log_test_util.h"
 #include "http/client.h"
 #include "serve/api_server.h"
 #include "serve/fake_engine_test_util.h"
@@ -25,24 +25,6 @@
 namespace loralei {
 
 using BodyJson = nlohmann::json;
-
-class CollectingLog final : public LogSink {
- public:
-  void log(LogLevel, std::string_view message) override {
-    std::lock_guard lock(mutex_);
-    lines_.emplace_back(message);
-  }
-  std::string text() {
-    std::lock_guard lock(mutex_);
-    std::string all;
-    for (const std::string& line : lines_) all += line + "\n";
-    return all;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
 
 class ApiTest : public testing::Test {
  protected:

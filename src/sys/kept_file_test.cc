@@ -6,31 +6,14 @@
 
 #include <atomic>
 #include <filesystem>
-#include <mutex>
-#include <vector>
 
+#include "base/log_test_util.h"
 #include "sys/file.h"
 
 namespace loralei {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Lines final : public LogSink {
- public:
-  void log(LogLevel, std::string_view message) override {
-    const std::lock_guard lock(mutex_);
-    lines_.emplace_back(message);
-  }
-  std::vector<std::string> lines() const {
-    const std::lock_guard lock(mutex_);
-    return lines_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
 
 class KeptFileTest : public testing::Test {
  protected:
@@ -43,7 +26,7 @@ class KeptFileTest : public testing::Test {
   std::string content() const { return PosixFileSystem().read_all(path(), 1 << 20).value(); }
 
   const fs::path folder_;
-  Lines log_;
+  CollectingLog log_;
 };
 
 TEST_F(KeptFileTest, HoldsTheNewestValueWholeAndNothingElseIsLeft) {

@@ -230,9 +230,9 @@ TEST_F(Packing, AStaleOrForeignFileIsMadeAgain) {
   auto first = find_or_pack(model, {}, "", log_);
   ASSERT_TRUE(first.ok()) << first.error().message;
   EXPECT_TRUE(open_packed(first->path, model, {}).ok());
-  log_.text.clear();
+  log_.clear();
   ASSERT_TRUE(find_or_pack(model, {}, "", log_).ok());
-  EXPECT_EQ(log_.text, "");  // found
+  EXPECT_EQ(log_.text(), "");  // found
   WeightOptions quantised;
   quantised.quantise = DType::kQ8_0;
   const auto other = find_or_pack(model, quantised, "", log_);
@@ -245,9 +245,9 @@ TEST_F(Packing, AStaleOrForeignFileIsMadeAgain) {
   EXPECT_NE(stale.error().message.find("has changed since it was opened"), std::string::npos) << stale.error().message;
   model = open_base_model(model_path).value();
   EXPECT_FALSE(open_packed(first->path, model, {}).ok());
-  log_.text.clear();
+  log_.clear();
   ASSERT_TRUE(find_or_pack(model, {}, "", log_).ok());
-  EXPECT_NE(log_.text.find("made again"), std::string::npos);
+  EXPECT_NE(log_.text().find("made again"), std::string::npos);
   EXPECT_TRUE(open_packed(first->path, model, {}).ok());
 }
 

@@ -187,10 +187,10 @@ TEST_F(StreamingFailure, AStartThatMeetsItMakesTheFileAgain) {
   expect_removed(damaged.error(), path);
   ASSERT_TRUE(start().ok());
   damage(path, "", 0);
-  log_.text.clear();
+  log_.clear();
   const auto store = start();
   ASSERT_TRUE(store.ok()) << store.error().message;
-  EXPECT_NE(log_.text.find("has been removed"), std::string::npos) << log_.text;
+  EXPECT_NE(log_.text().find("has been removed"), std::string::npos) << log_.text();
   EXPECT_EQ(streaming.packed_path, path);
   EXPECT_TRUE(fs::exists(path));
   EXPECT_TRUE(expect_pass(model, **store, **resident).ok());

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log_test_util.h"
 #include "base/units.h"
 #include "tensor/codec.h"
 #include "tensor/tile_layout.h"
@@ -25,12 +26,6 @@ namespace loralei::testing_support {
 
 namespace fs = std::filesystem;
 inline const std::string kModels = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/models/";
-
-class CollectedLog final : public LogSink {
- public:
-  void log(LogLevel, std::string_view message) override { text += std::string(message) + "\n"; }
-  std::string text;
-};
 
 class StreamingFixture : public testing::Test {
  protected:
@@ -156,7 +151,7 @@ class StreamingFixture : public testing::Test {
 
   fs::path folder_;
   Ledger ledger_{kGiB};
-  CollectedLog log_;
+  CollectingLog log_;
 };
 
 }  // namespace loralei::testing_support

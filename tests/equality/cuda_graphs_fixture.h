@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 
+#include "base/log_test_util.h"
 #include "base/prng.h"
 #include "device/cuda/cuda_device.h"
 #include "model/cuda/cuda_model.h"
@@ -52,12 +53,6 @@ inline void PrintTo(const Subject& subject, std::ostream* out) { *out << subject
 struct Device {
   std::unique_ptr<CudaModel> model;
   CudaKv kv;
-};
-
-class LinesLog final : public LogSink {
- public:
-  void log(LogLevel, std::string_view message) override { lines.emplace_back(message); }
-  std::vector<std::string> lines;
 };
 
 class CudaGraphs : public testing::TestWithParam<Subject> {
@@ -221,7 +216,7 @@ class CudaGraphs : public testing::TestWithParam<Subject> {
   }
 
   TempFolder folder_;
-  LinesLog log_;
+  CollectingLog log_;
   std::unique_ptr<ModelHarness> harness_;
   Device plain_, graphs_;
   std::vector<const Adapter*> adapters_;

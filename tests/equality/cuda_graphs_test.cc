@@ -30,7 +30,7 @@ TEST_P(CudaGraphs, RandomDecodeStepsHaveTheBitsOfPlainOnes) {
               static_cast<long long>(graphs.recorded()), static_cast<long long>(graphs.launched()));
   EXPECT_GE(graphs.launched(), 20);
   EXPECT_EQ(plain_.model->graphs().launched(), 0);
-  EXPECT_TRUE(log_.lines.empty()) << log_.lines[0];
+  EXPECT_TRUE(log_.lines().empty()) << log_.lines()[0];
 }
 
 // More rows than a GEMV takes: idle ones beside them keep the class.
@@ -297,9 +297,9 @@ TEST_P(CudaGraphsRules, ADriverThatRefusesToRecordIsSaidOnceAndForGood) {
   const StepGraphs& graphs = graphs_.model->graphs();
   EXPECT_EQ(graphs.recorded(), 1);
   EXPECT_EQ(graphs.launched(), 1);
-  ASSERT_EQ(log_.lines.size(), 1u);
-  EXPECT_NE(log_.lines[0].find("--enforce-eager"), std::string::npos) << log_.lines[0];
-  EXPECT_EQ(graphs.refusal(), log_.lines[0]);
+  ASSERT_EQ(log_.lines().size(), 1u);
+  EXPECT_NE(log_.lines()[0].find("--enforce-eager"), std::string::npos) << log_.lines()[0];
+  EXPECT_EQ(graphs.refusal(), log_.lines()[0]);
   both({token(0, 2)});  // what was recorded before still runs
   EXPECT_EQ(graphs.launched(), 2);
 }

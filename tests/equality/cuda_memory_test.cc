@@ -9,8 +9,8 @@
 #include <algorithm>
 
 #include <filesystem>
-#include <mutex>
 
+#include "base/log_test_util.h"
 #include "base/units.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/emulated/device_memory.h"
@@ -34,22 +34,6 @@ using cuda_emulated::peak_allocated_bytes;
 using cuda_emulated::set_memory;
 
 const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
-
-class CollectingLog final : public LogSink {
- public:
-  void log(LogLevel, std::string_view message) override {
-    const std::lock_guard lock(mutex_);
-    text_ += std::string(message) + "\n";
-  }
-  std::string text() const {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string text_;
-};
 
 class CudaMemory : public testing::Test {
  protected:

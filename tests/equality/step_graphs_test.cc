@@ -5,17 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include "base/log_test_util.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_memory.h"
 
 namespace loralei {
 namespace {
-
-class LinesLog final : public LogSink {
- public:
-  void log(LogLevel, std::string_view message) override { lines.emplace_back(message); }
-  std::vector<std::string> lines;
-};
 
 class StepGraphsTest : public testing::Test {
  protected:
@@ -68,7 +63,7 @@ TEST_F(StepGraphsTest, TheFirstRunIsPlainTheSecondRecordsAndTheOldestGoes) {
 }
 
 TEST_F(StepGraphsTest, WhatCannotBeRecordedRunsPlainly) {
-  LinesLog log;
+  CollectingLog log;
   StepGraphs graphs(2, &log);
   // A wait is what a driver refuses while it records; the stream goes on afterwards.
   int calls = 0;
@@ -81,7 +76,7 @@ TEST_F(StepGraphsTest, WhatCannotBeRecordedRunsPlainly) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(run(graphs, 2).ok());
   EXPECT_EQ(graphs.recorded(), 1);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(graphs.run(shape(3), stream_, waits).ok());
-  EXPECT_EQ(log.lines.size(), 1u);
+  EXPECT_EQ(log.lines().size(), 1u);
   // Refused as often as graphs may be kept: nothing more is tried, what is there runs.
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(run(graphs, 4).ok());
   EXPECT_EQ(graphs.recorded(), 1);

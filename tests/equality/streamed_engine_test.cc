@@ -225,13 +225,13 @@ TEST_F(StreamedEngine, BudgetsChangeAndReadsFailUnderTraffic) {
 TEST_F(StreamedEngine, TheKvCacheFollowsTheBudgetUnderTraffic) {
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
   options_.engine.max_sequences = 32;
-  options_.engine.kv_cache_bytes = 4 * kMiB;  // what 32 sequences of 96 tokens need is less
+  const int64_t block = int64_t{2} * 2 * 2 * 16 * 16 * 4, smallest = 6 * block;
+  options_.engine.kv_cache_bytes = 32 * smallest;  // what 32 sequences of 96 tokens need
   EngineDriver driver(options_);
   ASSERT_TRUE(driver.running());
   register_adapters(driver);
   for (const Submit& request : requests_) expected_.push_back(driver.ask(request).tokens);
   const EngineStats begun = driver.stats();
-  const int64_t block = int64_t{2} * 2 * 2 * 16 * 16 * 4, smallest = 6 * block;
   ASSERT_EQ(begun.kv_bytes, 32 * smallest);
   const auto change = [&](int64_t budget) {
     const uint64_t ticket = driver.set_memory(budget);
