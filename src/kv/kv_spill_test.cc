@@ -197,7 +197,7 @@ struct FoundSteps {
   DiskFolder folder;
   Ledger ledger{1 << 24};
   ManualClock clock;
-  DiskLines log;
+  CollectingLog log;
   std::optional<KvFetched> fetched;
   std::unique_ptr<KvDisk> disk;
   std::unique_ptr<KvCache> cache;

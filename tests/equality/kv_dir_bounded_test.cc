@@ -35,7 +35,7 @@ class Warnings final : public LogSink {
   std::vector<std::string> lines() const { return lines_.lines(); }
 
  private:
-  DiskLines lines_;
+  CollectingLog lines_;
 };
 
 class KvDirBounded : public testing::Test {
