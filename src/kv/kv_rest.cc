@@ -67,7 +67,8 @@ Status KvCache::rest_by(KvRestOptions options) {
                                                   .streams = {},
                                                   .times = {}});
   resting_->streams.resize(static_cast<size_t>(stream_bytes));
-  set_capacity(std::max(total(), capacity()));
+  set_capacity(total());
+  resting_->arena.set_capacity(std::max(total(), capacity()), 0);
   return {};
 }
 
