@@ -231,12 +231,11 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
       ->group(group);
   add_stream_shrink_option(command, flags.stream_shrink)->group(group);
   command
-      .add_option("--kv-cache-memory", flags.kv_cache_memory,
-                  "bytes for the KV cache (with --device cuda: of GPU memory)")
+      .add_option("--kv-cache-memory", flags.kv_cache_memory, "bytes for the KV cache (with a --device: of its memory)")
       ->group(group);
   command
       .add_option("--adapter-memory", flags.adapter_memory,
-                  "bytes for loaded adapters (with --device cuda: for their copies in GPU memory)")
+                  "bytes for loaded adapters (with a --device: for their copies in its memory)")
       ->group(group);
   add_memory_sharing_option(command, flags.memory_sharing)
       ->default_str("joint with --memory-budget, else fixed")
@@ -272,7 +271,7 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
   command
       .add_option(
           "--host-adapter-memory", flags.host_adapter_memory,
-          "with --device cuda: bytes of host memory for loaded adapters, the tier behind the GPU's (default: as "
+          "with a --device: bytes of host memory for loaded adapters, the tier behind the device's (default: as "
           "many as there, within a quarter and three quarters of what is left)")
       ->group(group);
 }
@@ -311,7 +310,8 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
   command
       .add_option("--device", flags.device,
                   "where steps are computed: cpu, cuda:N (see --enforce-eager), or auto "
-                  "(cpu for now)")
+                  "(cpu for now); for tests and sizing without a GPU emulated:GB_S[,US]: the cores, with adapters "
+                  "copied to a memory of their own over a link of so many GB/s and microseconds a copy")
       ->capture_default_str()
       ->group(group);
   command
@@ -327,7 +327,8 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
   command
       .add_option("--gpu-memory-utilization", flags.gpu_memory_utilization,
                   "share of a GPU's memory that this server may use, above 0 and at most 1 (default: 0.9), and never "
-                  "more than is free on it at start")
+                  "more than is free on it at start; of an emulated device the share of this machine's free memory "
+                  "(default: 0.5)")
       ->group(group);
   command
       .add_option("--dtype", flags.dtype,
@@ -519,8 +520,8 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
   GpuFlags gpu = flags.gpu;
-  gpu.memory_utilization = flags.gpu_memory_utilization.value_or(gpu.memory_utilization);
-  if (!(gpu.memory_utilization > 0 && gpu.memory_utilization <= 1))
+  gpu.memory_utilization = flags.gpu_memory_utilization;
+  if (const double share = gpu.memory_utilization.value_or(1); !(share > 0 && share <= 1))
     return invalid_argument(
         "--gpu-memory-utilization is a share of the GPU's memory, above 0 and at most 1, like 0.9.");
   TRY_ASSIGN(options.device, choose_device(flags.device, gpu));
@@ -529,7 +530,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
         "--gpu-memory-utilization says nothing here: the cores compute (--device cuda:N would use a GPU); host memory "
         "is limited with --memory-budget.");
   }
-  if (flags.gpu.enforce_eager && !options.device)
+  if (flags.gpu.enforce_eager && !is_gpu(flags.device))
     options.notes.push_back("--enforce-eager says nothing here: the cores compute, and nothing is recorded for them.");
   note_limits_as_lengths(options.engine.scheduling, options.notes);
   TRY_ASSIGN(options.stream_shrink, parse_stream_shrink(flags.stream_shrink));

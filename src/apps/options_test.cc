@@ -176,6 +176,38 @@ TEST(Options, HostMemoryOfAdaptersBelongsToAGpu) {
   EXPECT_NE(refusal({"--host-adapter-memory", "much"}).find("--host-adapter-memory"), std::string::npos);
 }
 
+TEST(Options, AnEmulatedDeviceIsAsFarAwayAsOneSays) {
+  for (const char* device :
+       {"emulated:4", "emulated:0.001", "emulated:10000,0", "emulated:12.5,20", "emulated:4,0.5"}) {
+    const auto options = finish_engine_options(*parse({"--device", device}));
+    ASSERT_TRUE(options.ok()) << options.error().message;
+    ASSERT_TRUE(options->device) << device;
+    EXPECT_TRUE(options->notes.empty());
+    EXPECT_EQ(options->device.budget()->device, device);
+  }
+  for (const char* device : {"emulated:", "emulated:0", "emulated:-1", "emulated:nan", "emulated:inf", "emulated:4x",
+                             "emulated:4,", "emulated:4,-1", "emulated:4,2000000", "emulated:4,nan", "emulated:4,1,1"})
+    EXPECT_NE(refusal({"--device", device}).find("--device emulated:GB_S[,US]"), std::string::npos) << device;
+  EXPECT_NE(refusal({"--device", "emulated"}).find("emulated:GB_S[,US]"), std::string::npos);
+}
+
+// Its memory is a share of this machine's; nothing of it is recorded.
+TEST(Options, WhatAGpuIsToldAnEmulatedDeviceTakesAsFits) {
+  const auto bytes_of = [](std::vector<std::string> words) {
+    words.insert(words.end(), {"--device", "emulated:4"});
+    return finish_engine_options(*parse(std::move(words)))->device.budget()->bytes;
+  };
+  EXPECT_NEAR(static_cast<double>(bytes_of({"--gpu-memory-utilization", "0.1"})), static_cast<double>(bytes_of({})) / 5,
+              static_cast<double>(available_memory_bytes()) / 20);
+  EXPECT_NE(refusal({"--device", "emulated:4", "--gpu-memory-utilization", "1"}).find("leaves the host nothing"),
+            std::string::npos);
+  const auto eager = finish_engine_options(*parse({"--device", "emulated:4", "--enforce-eager"}));
+  ASSERT_EQ(eager->notes.size(), 1u);
+  EXPECT_NE(eager->notes[0].find("--enforce-eager says nothing here"), std::string::npos) << eager->notes[0];
+  EXPECT_TRUE(
+      finish_engine_options(*parse({"--device", "emulated:4", "--host-adapter-memory", "1GiB"}))->notes.empty());
+}
+
 // On the cores it is always so, and nothing is to be chosen.
 TEST(Options, BatchInvarianceIsAskedFor) {
   EXPECT_FALSE(parse({})->gpu.batch_invariant);

@@ -115,7 +115,7 @@ void add_wall_rows(const BenchOptions& options, const Rig& rig, const Population
 // Of so many adapters the memory that steps read has room.
 int64_t room_for(const Rig& rig, double adapter_bytes) {
   const EngineStats stats = rig.host->engine().stats();
-  const MemoryShares& shares = rig.device_rates ? stats.device_memory : stats;
+  const MemoryShares& shares = rig.host->device_ledger() != nullptr ? stats.device_memory : stats;
   return static_cast<int64_t>(static_cast<double>(shares.adapter_bytes_max) / adapter_bytes);
 }
 

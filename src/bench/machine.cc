@@ -85,7 +85,7 @@ Status bench_machine(const BenchOptions& options, LogSink& log, BenchReport& rep
   const int threads_most = options.host.threads > 0 ? options.host.threads : usable_cpus();
   for (int threads = 1; threads < threads_most; threads *= 2) TRY(measure_cpu(threads, options.rounds, report));
   TRY(measure_cpu(threads_most, options.rounds, report));
-  if (options.host.device) TRY(measure_device(options, report));
+  if (options.host.device.rates) TRY(measure_device(options, report));
   auto path = disk_probe_file(options.cache_dir);
   if (!path.ok()) {
     log.log(LogLevel::kWarning, "disk not measured: " + path.error().message);

@@ -9,7 +9,8 @@
 // ledger outlives both.
 // Invariant: what a backend allocates on its device lies under grants of the device's
 // ledger, made before anything is uploaded, and pinned host memory under one of the
-// host's; a probe of rates, which only benches make, takes memory beside that.
+// host's; a probe of rates, which only benches make, takes memory beside that. Where the
+// device's memory is the host's (of_host), weights are loaded under the device's ledger.
 // Failure: a sentence says why the device cannot do (no such device, too little memory)
 // and which flag to change.
 #pragma once
@@ -22,10 +23,12 @@
 
 #include "base/log.h"
 #include "device/device_rates.h"
+#include "device/host/thread_pool.h"
 #include "engine/executor.h"
 #include "engine/memory_plan.h"
 #include "formats/model_config.h"
 #include "memory/ledger.h"
+#include "ops/op_table.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
@@ -35,16 +38,19 @@ struct DeviceBudget {
   std::string device;  // as users name it: cuda:0
   int64_t bytes = 0;
   int64_t taken_bytes = 0;         // of the device already: by this program's context and by other programs
+  bool of_host = false;            // it is memory of this machine, which the host's budget leaves to it
   std::vector<std::string> notes;  // what a user should know, one sentence each
 };
 
-// What the device has to compute. The references are valid during the call, the ledgers
-// outlive the backend; what is needed later is copied. `log` may be null, else it
-// outlives the backend.
+// What the device has to compute. The references are valid during the call; weights, ops,
+// pool and the ledgers outlive the backend; what else is needed later is copied. `log`
+// may be null, else it outlives the backend.
 struct DeviceRequest {
   const ModelConfig& config;
-  const WeightStore& weights;  // all in host memory
-  ModelLimits limits;          // max_model_len: the most that the plan may give
+  WeightStore& weights;  // all in host memory; they stay where the budget is of_host
+  const OpTable& ops;    // of the host
+  ThreadPool& pool;      // the same
+  ModelLimits limits;    // max_model_len: the most that the plan may give
   DType kv_dtype = DType::kF16;
   MemoryRequest memory;  // as stated by the user; what is left and the bytes of a block are the device's to say
   Ledger& ledger;        // the device's
@@ -68,8 +74,9 @@ struct DeviceOverhead {
 struct DeviceFactory {
   std::function<Result<DeviceBudget>()> budget;  // asked before weights are loaded
   std::function<Result<DeviceBackend>(const DeviceRequest&)> make;
-  std::function<Result<int64_t>()> taken_bytes;  // of the device's memory, by all programs, now
-  std::function<Result<DeviceRates>()> rates;    // measures them now
+  // Of the device's memory, by all programs, now; empty: nobody else takes of it.
+  std::function<Result<int64_t>()> taken_bytes;
+  std::function<Result<DeviceRates>()> rates;  // measures them now; empty: they are the cores'
 
   explicit operator bool() const { return make != nullptr; }
 };

@@ -157,6 +157,18 @@ int64_t budget_of(const EngineHostOptions& options) {
   return options.engine.memory_budget_bytes > 0 ? options.engine.memory_budget_bytes : available_memory_bytes();
 }
 
+// What a device has of this machine's memory is not the host's as well.
+Status leave_to_device(const DeviceBudget& device, bool stated, int64_t& budget_bytes) {
+  if (!device.of_host) return {};
+  if (!stated) budget_bytes = std::max<int64_t>(0, budget_bytes - device.bytes);
+  const int64_t most = total_memory_bytes();
+  if (most <= 0 || budget_bytes + device.bytes <= most) return {};
+  return too_large(
+      "--memory-budget " + format_bytes(budget_bytes) + " and the " + format_bytes(device.bytes) + " of " +
+      device.device + " are more together than the " + format_bytes(most) +
+      " that this machine, or its cgroup, has: lower one of --memory-budget and --gpu-memory-utilization.");
+}
+
 }  // namespace
 
 Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
@@ -234,8 +246,7 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
   TRY_ASSIGN(parts.ops, op_table_of(options));
   const int threads = threads_of(options);
   parts.pool = std::make_unique<ThreadPool>(threads);
-  const int64_t budget = budget_of(options);
-  parts.ledger = std::make_unique<Ledger>(budget);
+  int64_t budget = budget_of(options);
   parts.weight_options = weight_options_of(options, threads);
   parts.weight_options.progress = progress;
 
@@ -243,7 +254,9 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
 
   if (options.device) {  // first, since a device's libraries become part of the process
     TRY_ASSIGN(parts.device_budget, options.device.budget());
+    TRY(leave_to_device(parts.device_budget, options.engine.memory_budget_bytes > 0, budget));
   }
+  parts.ledger = std::make_unique<Ledger>(budget);
   const ModelConfig& config = parts.file.config;
   const FixedBytes fixed = fixed_bytes(options, config, *parts.ops, threads, budget);
   parts.kv_dtype = fixed.kv_dtype;
@@ -310,7 +323,9 @@ void EngineHost::control_memory(EngineParts& engine, LogSink& log) {
   engine.memory.prepare = [this, &log](int64_t bytes, int64_t idle_adapter_bytes,
                                        const std::stop_token& stop) -> Status {
     if (parts_->device != nullptr) {
-      return unsupported("The memory budget cannot change while a GPU computes; restart with another --memory-budget.");
+      const char* const who = parts_->device_budget.of_host ? "an emulated device" : "a GPU";
+      return unsupported("The memory budget cannot change while " + std::string(who) +
+                         " computes; restart with another --memory-budget.");
     }
     return not_the_callers(prepare_budget(bytes, idle_adapter_bytes, stop, log));
   };
@@ -374,39 +389,48 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   return {};
 }
 
-// Weights pass through host memory; then it holds adapters, to be copied to the device,
-// and what every process needs.
+// What cannot do is refused before gigabytes are read; it is never streamed, so nothing
+// is packed either.
+Status EngineHost::check_device_room(const FixedBytes& fixed) const {
+  const Parts& parts = *parts_;
+  const DeviceBudget& budget = parts.device_budget;
+  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
+  const std::string need = "The model's weights need " + format_bytes(weight_bytes) + " of ";
+  const std::string smaller = smaller_weights_advice(parts.file) + ", or run it with --device cpu";
+  if (weight_bytes > budget.bytes) {
+    return too_large(need + (budget.of_host ? "the device's" : "GPU") + " memory, and the budget of " + budget.device +
+                     " is " + format_bytes(budget.bytes) + ": raise --gpu-memory-utilization, " + smaller + ".");
+  }
+  const int64_t free = parts.ledger->available_bytes(MemoryUse::kWeights) - fixed.outputs;
+  if (weight_bytes > free && !budget.of_host) {
+    return too_large(need + "host memory on their way to the GPU, and " + format_bytes(std::max<int64_t>(0, free)) +
+                     " of the memory budget are free: raise --memory-budget, " + smaller +
+                     ", which streams them from disk.");
+  }
+  if (const int64_t stated = parts.options.engine.host_adapter_bytes; stated > free) {
+    return too_large("--host-adapter-memory " + format_bytes(stated) + " is more than the " +
+                     format_bytes(std::max<int64_t>(0, free)) +
+                     " of the memory budget that are free: lower it or raise --memory-budget.");
+  }
+  return {};
+}
+
+// Weights pass through host memory, unless that is the device's; then it holds adapters,
+// to be copied to the device, and what every process needs.
 Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log) {
   Parts& parts = *parts_;
   const DeviceBudget& budget = parts.device_budget;
   for (const std::string& note : budget.notes) log.log(LogLevel::kWarning, note);
   parts.device_ledger = std::make_unique<Ledger>(budget.bytes);
   parts.device_overhead.before_bytes = budget.taken_bytes;
-  // What cannot do is refused before gigabytes are read; it is never streamed, so nothing
-  // is packed either.
-  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
-  const std::string need = "The model's weights need " + format_bytes(weight_bytes) + " of ";
-  const std::string smaller = smaller_weights_advice(parts.file) + ", or run it with --device cpu";
-  if (weight_bytes > budget.bytes) {
-    return too_large(need + "GPU memory, and the budget of " + budget.device + " is " + format_bytes(budget.bytes) +
-                     ": raise --gpu-memory-utilization, " + smaller + ".");
-  }
-  const int64_t free = parts.ledger->available_bytes(MemoryUse::kWeights) - fixed.outputs;
-  if (weight_bytes > free) {
-    return too_large(need + "host memory on their way to the GPU, and " + format_bytes(std::max<int64_t>(0, free)) +
-                     " of the memory budget are free: raise --memory-budget, " + smaller +
-                     ", which streams them from disk.");
-  }
-  if (const int64_t stated = engine.options.host_adapter_bytes; stated > free) {
-    return too_large("--host-adapter-memory " + format_bytes(stated) + " is more than the " + format_bytes(free) +
-                     " of the memory budget that are free: lower it or raise --memory-budget.");
-  }
-  TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
+  TRY(check_device_room(fixed));
+  Ledger& weights_ledger = budget.of_host ? *parts.device_ledger : *parts.ledger;
+  TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, weights_ledger, parts.weight_options));
   TRY_ASSIGN(DeviceBackend backend,
-             parts.options.device.make({parts.file.config, *parts.weights, fixed.limits, fixed.kv_dtype,
-                                        memory_request(engine.options, parts.file.config, 0), *parts.device_ledger,
-                                        *parts.ledger, &log}));
-  parts.weights->release_matrices();
+             parts.options.device.make({parts.file.config, *parts.weights, *parts.ops, *parts.pool, fixed.limits,
+                                        fixed.kv_dtype, memory_request(engine.options, parts.file.config, 0),
+                                        *parts.device_ledger, *parts.ledger, &log}));
+  if (!budget.of_host) parts.weights->release_matrices();
   parts.device = std::move(backend.owns);
   parts.plan = std::move(backend.plan);
   parts.computed_by = backend.name;
@@ -424,6 +448,7 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
 // it is an estimate.
 void EngineHost::watch_device(LogSink& log) {
   Parts& parts = *parts_;
+  if (!parts.options.device.taken_bytes) return;
   const auto taken = parts.options.device.taken_bytes();
   if (!taken.ok()) return;  // a step will say what it is
   const Ledger& ledger = *parts.device_ledger;
@@ -454,7 +479,10 @@ std::string EngineHost::banner() const {
   text += "memory, of " + format_bytes(parts_->ledger->budget_bytes()) + ":\n" + parts_->ledger->describe();
   if (const Ledger* const device = device_ledger(); device != nullptr) {
     text += "memory of " + parts_->device_budget.device + ", of " + format_bytes(device->budget_bytes()) + ":\n" +
-            device->describe() + "  beside it " + format_bytes(parts_->device_overhead.before_bytes) +
+            device->describe();
+  }
+  if (parts_->options.device.taken_bytes) {
+    text += "  beside it " + format_bytes(parts_->device_overhead.before_bytes) +
             " were taken by this program's context and others, " +
             format_bytes(parts_->device_overhead.since_bytes.load()) + " by the driver since\n";
   }

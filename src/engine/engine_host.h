@@ -101,7 +101,7 @@ class EngineHost {
   int threads() const;
   DType kv_dtype() const;
   const char* isa() const;
-  const WeightStore& weights() const;           // with a device: shapes and vectors, the matrices' bytes are there
+  const WeightStore& weights() const;           // with a GPU: shapes and vectors, the matrices' bytes are there
   const WeightOptions& weight_options() const;  // how the weights are held
   const Ledger& ledger() const;
   const Ledger* device_ledger() const;     // null: the cores compute
@@ -114,6 +114,7 @@ class EngineHost {
   Status prepare(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress, EngineParts& engine);
   Status use_cores(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
+  Status check_device_room(const FixedBytes& fixed) const;
   void control_memory(EngineParts& engine, LogSink& log);
   void watch_device(LogSink& log);
   void use_kv_steps(EngineParts& engine, LogSink& log);

@@ -34,6 +34,7 @@ struct EngineHost::Parts {
   BaseModelFile file;
   SteadyClock clock;
   std::unique_ptr<Ledger> ledger;
+  std::unique_ptr<Ledger> device_ledger;
   std::unique_ptr<ThreadPool> pool;
   const OpTable* ops = nullptr;
   WeightOptions weight_options;
@@ -44,7 +45,6 @@ struct EngineHost::Parts {
   std::optional<HeapKeeper> heap;
   std::unique_ptr<Model> model;  // null: a device computes
   DeviceBudget device_budget;
-  std::unique_ptr<Ledger> device_ledger;
   DeviceOverhead device_overhead;
   bool overhead_told = false;
   std::shared_ptr<void> device;

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "engine/emulated/emulated_backend.h"
 #include "support/engine_driver.h"
 
 namespace {
@@ -54,6 +55,7 @@ const std::string kGolden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/";
 struct Subject {
   const char* model;
   std::vector<std::string> adapters;
+  bool on_device = false;
 };
 
 constexpr int kTokens = 100, kSequences = 6;
@@ -93,6 +95,7 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
   options.threads = 2;
   options.engine.max_sequences = 8;
   options.engine.memory_budget_bytes = int64_t{512} << 20;
+  if (GetParam().on_device) options.device = emulated_factory({});
   EngineDriver driver(options);
   ASSERT_TRUE(driver.running());
   for (const std::string& name : GetParam().adapters)
@@ -134,7 +137,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Subject{"../../../demo/model", {"../../../demo/adapters/count", "../../../demo/adapters/shout"}},
                     Subject{"llama2", {"llama2-r1", "llama2-r64"}}, Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}},
                     Subject{"gguf-llama-q8_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}},
-                    Subject{"gguf-llama-q4_k_m.gguf", {}}, Subject{"gguf-llama-q4_0.gguf", {}}));
+                    Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}, true}, Subject{"gguf-llama-q4_k_m.gguf", {}},
+                    Subject{"gguf-llama-q4_0.gguf", {}}));
 
 }  // namespace
 }  // namespace loralei
