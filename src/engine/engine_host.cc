@@ -104,6 +104,8 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   if (options.engine.kv_sharing != KvSharing::kExact && !options.device) {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
     fixed.outputs += KvCoder::scratch_bytes(kv_grid_shape(shape), options.engine.kv_delta, threads);
+    if (options.engine.kv_sharing == KvSharing::kBorrow)  // at most: who may borrow is known with the weights
+      fixed.outputs += KvStreamShape{.dim = config.hidden, .levels = KvStreamShape::kLevelsMost}.block_bytes();
   }
   if (!options.engine.kv_dir.empty() && !options.device) {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
