@@ -39,6 +39,7 @@
 #include "memory/keep_order.h"
 #include "memory/shelf.h"
 #include "sampling/params.h"
+#include "sched/cold_start.h"
 #include "sched/scheduling.h"
 #include "sched/wait_times.h"
 #include "tensor/dtype.h"
@@ -237,6 +238,7 @@ struct EngineStats : MemoryShares {  // the host's
   uint64_t adapter_uploads = 0;                                    // from host memory to the device that computes
   int64_t adapter_upload_bytes = 0;
   double adapter_upload_s = 0;
+  ColdStarts cold_starts;
   double step_ms_last = 0;
   int32_t rows_last = 0;
   uint64_t rows = 0;                                                 // of all steps
@@ -314,6 +316,7 @@ struct EngineOptions {
   std::string kv_dir;
   int64_t kv_dir_bytes = kDefaultKvDirBytes;  // of files, at most
   AdapterKeeping adapter_keeping;
+  ColdStart cold_start = ColdStart::kAuto;
   SchedulingOptions scheduling;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left
   int64_t request_bytes = 0;        // reserved for requests; 0: a part of the budget where a server runs

@@ -113,7 +113,8 @@ void BatchSlot::add_choices(const StepPlan& plan, std::span<Sequence* const> seq
   }
 }
 
-const StepBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* const> sequences, bool choices) {
+const StepBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* const> sequences, bool choices,
+                                 int64_t arrivals_wait_ns) {
   CHECK(sequences.size() == plan.groups.size());
   positions_.clear();
   blocks_.clear();
@@ -140,7 +141,8 @@ const StepBatch& BatchSlot::fill(const StepPlan& plan, std::span<Sequence* const
             .replaced = replaced_,
             .logits_rows = plan.logits_rows,
             .choices = choices_,
-            .hidden_rows = hidden_rows_};
+            .hidden_rows = hidden_rows_,
+            .arrivals_wait_ns = arrivals_wait_ns};
   return batch_;
 }
 

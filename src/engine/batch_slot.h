@@ -21,7 +21,8 @@ class BatchSlot {
  public:
   // `sequences` stand beside plan.groups. With `choices` rows whose token needs nothing
   // but logits are left to whoever executes the batch (row_sampler.h: choice_of).
-  const StepBatch& fill(const StepPlan& plan, std::span<Sequence* const> sequences, bool choices = false);
+  const StepBatch& fill(const StepPlan& plan, std::span<Sequence* const> sequences, bool choices = false,
+                        int64_t arrivals_wait_ns = 0);
   const StepBatch& batch() const { return batch_; }  // of the last fill()
 
  private:

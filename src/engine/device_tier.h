@@ -12,11 +12,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "adapters/adapter.h"
+#include "base/arrivals.h"
 
 namespace loralei {
 
@@ -30,6 +33,20 @@ struct UploadDone {
   Status status;
 };
 
+// One that comes layer by layer, in the order in which a pass reads them.
+struct AdapterOnItsWay {
+  std::shared_ptr<const Arrivals> arrivals;  // of its layers, and of what comes behind them
+  std::span<const int64_t> bytes_through;    // up to and with each of these
+  int64_t bytes_before = 0;                  // of others that come first
+
+  int64_t bytes_left(int32_t piece) const {  // until that piece is there
+    const int32_t there = arrivals->there();
+    if (piece < there) return 0;
+    const auto through = [&](int32_t index) { return index < 0 ? 0 : bytes_through[static_cast<size_t>(index)]; };
+    return bytes_before + through(piece) - through(there - 1);
+  }
+};
+
 class DeviceTier {
  public:
   virtual ~DeviceTier() = default;
@@ -41,6 +58,9 @@ class DeviceTier {
   // Of a version that is held: true when steps may use it; an error when it could
   // not be brought.
   virtual Result<bool> arrived(AdapterVersionId version) = 0;
+  // Of a version that is held and has not arrived: steps may begin with it. nullopt:
+  // they may not.
+  virtual std::optional<AdapterOnItsWay> on_its_way(AdapterVersionId) const { return std::nullopt; }
   virtual void release(AdapterVersionId version) = 0;
   virtual bool has(AdapterVersionId version) const = 0;  // there, or on its way
   // Its copy goes, where it has arrived and nobody holds it.

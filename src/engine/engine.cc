@@ -458,6 +458,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.step_tokens = std::clamp(options.step_tokens, loop.max_sequences, limits.rows_max);
   loop.step_time_ns = options.step_time_ns;
   loop.adapter_keeping = options.adapter_keeping;
+  loop.cold_start = options.cold_start;
   loop.scheduling = options.scheduling;
   loop.prefix_cache = options.prefix_cache;
   loop.speculate = options.speculate;

@@ -18,6 +18,8 @@
 #include <memory>
 #include <utility>
 
+#include "base/arrivals.h"
+#include "base/check.h"
 #include "engine/device_tier.h"
 #include "engine/step_batch.h"
 #include "model/model.h"
@@ -36,6 +38,10 @@ class Executor {
   // --- between steps
   // Steps may name it until it is withdrawn; once more says nothing new.
   virtual void announce(const Adapter& adapter) = 0;
+  // The same of one that is being read into host memory: steps wait for its layers, and
+  // no result is given before all are there. Where begins_early().
+  virtual void announce_early(const Adapter&, std::shared_ptr<const Arrivals>) { CHECK(false); }
+  virtual bool begins_early() const { return false; }
   virtual void withdraw(AdapterVersionId version) = 0;
   // Rows of `vocab` logits fit the results of coming steps; those of the last one are
   // gone. An error: there is no memory for that.

@@ -10,16 +10,22 @@ namespace {
 class HostExecutor final : public Executor {
  public:
   HostExecutor(Model& model, const ModelLimits& limits, Ledger& ledger, std::function<Status()> ready)
-      : model_(model), limits_(limits), ready_(std::move(ready)), step_(limits, model.config().hidden, ledger) {}
+      : model_(model), limits_(limits), ready_(std::move(ready)), step_(limits, model.config(), ledger) {}
   void use_kv(const KvView& kv, const KvStreams& streams) override {
     kv_ = kv;
     streams_ = streams;
   }
   void announce(const Adapter& adapter) override { step_.announce(adapter); }
+  bool begins_early() const override { return true; }
+  void announce_early(const Adapter& adapter, std::shared_ptr<const Arrivals> arrivals) override {
+    step_.announce(adapter, std::move(arrivals), true);
+  }
   void withdraw(AdapterVersionId version) override { step_.withdraw(version); }
   Status reserve_vocab(int32_t vocab) override { return step_.reserve_vocab(vocab); }
   void start(const StepBatch& batch) override {
-    end_step({batch.step, model_.forward(step_.fill(batch, streams_.shape.dim > 0), kv_, streams_)});
+    const ModelBatch& rows = step_.fill(batch, streams_.shape.dim > 0);
+    Status status = model_.forward(rows, kv_, streams_);
+    end_step({batch.step, std::move(status), step_.waits()});
   }
   StepResult result() const override { return step_.result(); }
   Status ready() override { return ready_ ? ready_() : Status(); }

@@ -181,7 +181,8 @@ void EngineLoop::start_choices(Request& request) {
 
 // Its leases, for the step that is planned. kSkip: others are to be asked; kGone: it does
 // not wait for a step any more.
-EngineLoop::Leases EngineLoop::take_leases(Request& request) {
+EngineLoop::Leases EngineLoop::take_leases(Sequence& sequence) {
+  Request& request = *sequence.request;
   CHECK(request.ready && request.unfinished > 0 && !in_flight_);
   if (request.sources.empty()) return Leases::kTaken;
   if (request.pins.empty()) {
@@ -212,7 +213,7 @@ EngineLoop::Leases EngineLoop::take_leases(Request& request) {
     }
   }
   if (tier_ == nullptr || request.segments.empty()) return Leases::kTaken;
-  return hold_on_device(request);
+  return hold_on_device(sequence);
 }
 
 // What it was made ready for must be what it has pinned.
@@ -227,10 +228,11 @@ Status EngineLoop::renew(Request& request) {
   return prepare(request, adapters_);
 }
 
-// Room on the device for what the request applies; until all of it has arrived it is
-// skipped. While one waits for room there, none with adapters begins: it would take that
+// Room on the device for what the request applies; until all of it has arrived, or enough
+// to begin with, it is skipped. While one waits for room there, none with adapters begins: it would take that
 // room, or keep what must go for it in use for ever.
-EngineLoop::Leases EngineLoop::hold_on_device(Request& request) {
+EngineLoop::Leases EngineLoop::hold_on_device(Sequence& sequence) {
+  Request& request = *sequence.request;
   Result<bool> there = true;
   if (!request.hold) {
     there = hold_adapters(request);
@@ -247,9 +249,9 @@ EngineLoop::Leases EngineLoop::hold_on_device(Request& request) {
     end_request(request, EndReason::kError, there.error());
     return Leases::kGone;
   }
-  if (!*there) return Leases::kSkip;
-  request.arriving = false;
-  return Leases::kTaken;
+  if (*there && request.arriving) request.arriving = request.alone = false;
+  request.was_cold |= request.arriving;
+  return *there || begins_early(sequence) ? Leases::kTaken : Leases::kSkip;
 }
 
 Result<bool> EngineLoop::hold_adapters(Request& request) {
@@ -288,7 +290,8 @@ void EngineLoop::set_lacks(Request& request, bool lacks) {
 
 void EngineLoop::drop_leases(Request& request) {
   CHECK(request.running == 0);
-  request.arriving = false;
+  end_early(request);
+  request.arriving = request.alone = request.late = false;
   if (request.hold) arriving_changed_ = prefetch_due_ = true;  // there is more room on the device
   request.hold.release();
   request.pins.clear();

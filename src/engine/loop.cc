@@ -97,6 +97,7 @@ Next EngineLoop::next(int64_t now_ns, EngineOutput& output) {
   next_begin_ns_ = parts_.clock->now_ns();
   output_ = &output;
   go_on_without_disk();
+  look_early(next_begin_ns_);
   make_masks();
   computed_ = plan();
   forget_ended();
@@ -131,11 +132,11 @@ int64_t EngineLoop::wake_at_ns(int64_t now_ns) const {
   int64_t ask_again_ns = stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
   if (disk_waited_for_) ask_again_ns = std::min(ask_again_ns, disk_gives_up_ns());
   if (keeps_later_) ask_again_ns = std::min(ask_again_ns, now_ns + kKeepAgainNs);
-  return std::min(ask_again_ns, registry_.foresees_at_ns());
+  return std::min({ask_again_ns, registry_.foresees_at_ns(), looks_early_ns_});
 }
 
 bool EngineLoop::idle() const {
-  return running_.empty() && (admission_.empty() || stalled_) && forming_.empty() && !arriving_changed_ &&
+  return all_wait_for_arrivals() && (admission_.empty() || stalled_) && forming_.empty() && !arriving_changed_ &&
          !needs_round();
 }
 
@@ -298,6 +299,8 @@ void EngineLoop::check_leases(const Request& request) const {
   CHECK(request.running == std::count_if(request.choices.begin(), request.choices.end(), runs));
   const bool leased = request.running > 0 || request.arriving;
   CHECK(!request.arriving || (request.ready && request.running == 0 && request.hold));
+  CHECK(!request.early || (request.running > 0 && request.hold));
+  CHECK(request.early || (!request.alone || request.arriving));
   CHECK(request.pins.size() == (leased ? request.sources.size() : 0));
   CHECK(!request.hold || leased);
   CHECK(tier_ == nullptr || request.running == 0 || request.segments.empty() || request.hold);

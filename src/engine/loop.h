@@ -3,7 +3,7 @@
 // thread of its own: sole owner of all requests.
 //
 //   receive()  1  messages                                                  intake.cc
-//              2  loads, and who is ready with their adapters               leases.cc
+//              2  loads, and who is ready with their adapters               leases.cc, cold_start.cc
 //   next()     3  company for a pass over streamed weights                  loop.cc
 //              4  masks of grammars                                         step.cc
 //              5  offers in the order of admission: leases, then the planner
@@ -57,6 +57,7 @@
 #include "kv/kv_cache.h"
 #include "memory/keep_order.h"
 #include "sched/admission.h"
+#include "sched/cold_start.h"
 #include "sched/scheduling.h"
 #include "sched/step_planner.h"
 #include "sched/step_times.h"
@@ -90,6 +91,7 @@ struct LoopParts : EngineContext {
   bool prefix_cache = true;
   Speculation speculate = Speculation::kAuto;
   AdapterKeeping adapter_keeping;
+  ColdStart cold_start = ColdStart::kAuto;
   SchedulingOptions scheduling;
   // In simulations alone: how long an answer is to be taken for, in the place of what is
   // predicted. Empty: it is predicted.
@@ -183,9 +185,9 @@ class EngineLoop {
   void look_at(Request& request);
   void make_ready(Request& request, std::span<const Adapter* const> adapters);
   void start_choices(Request& request);
-  Leases take_leases(Request& request);
+  Leases take_leases(Sequence& sequence);
   Status renew(Request& request);
-  Leases hold_on_device(Request& request);
+  Leases hold_on_device(Sequence& sequence);
   Result<bool> hold_adapters(Request& request);
   Result<bool> have_arrived(const Request& request);
   void set_lacks(Request& request, bool lacks);
@@ -205,6 +207,21 @@ class EngineLoop {
   Status apply_adapters(Request& request, std::span<const Adapter* const> adapters,
                         std::vector<KvIdentityPart>& identity);
 
+  // cold_start.cc
+  double stall_of(const Request& request, double pass_s, double slowness) const;
+  double pass_s(const Sequence& sequence, int32_t computed) const;
+  bool begins_early(Sequence& sequence);
+  void look_early(int64_t now_ns);
+  void begin_early(Request& request);
+  void end_early(Request& request);
+  void settle_early();
+  bool waits_for_layers(const Sequence& sequence) const;
+  bool wants_alone() const;
+  bool all_wait_for_arrivals() const;
+  int64_t arrivals_wait_ns() const;
+  void give_up_early(const StepWaits& waits);
+  void count_waits(const StepWaits& waits);
+
   // standing.cc
   AskedFor asked_of(const Sequence& sequence) const;
   void lay_out_queues();
@@ -218,8 +235,11 @@ class EngineLoop {
   void take_formed(size_t looked_at, size_t dear);
   size_t first_dear() const;  // of forming_
   bool plan();
+  bool plan_step();
   PrefillRows prefill_rows() const;
   void offer_waiting();
+  void offer_alone();
+  std::optional<Fit> offer(Sequence& sequence, int64_t now_ns);
   void stop_offers(WaitCause cause);
   int64_t kv_bytes_per_token() const { return std::max<int64_t>(1, parts_.kv_block_bytes / kKvBlockTokens); }
   void learn_step(int64_t ns);
@@ -311,6 +331,12 @@ class EngineLoop {
   std::map<AdapterVersionId, AdapterSourceId> prefetched_;  // on their way to the device, and held by nobody
   std::set<AdapterVersionId> on_device_;                    // copies that have arrived, for AdapterStatus
   bool brings_ahead_ = false;                               // prefetch() asks for room, not a request
+  int32_t early_ = 0;                                       // requests that run so
+  int64_t looks_early_ns_ = Next::kNever;                   // when somebody may begin, or sooner
+  bool alone_turn_ = false;           // steps of this turn have rows of those that are alone, and no others
+  bool alone_last_ = false;           // the last step had
+  std::vector<SeqId> alone_waiting_;  // that may begin in a step of those
+  std::vector<Request*> early_requests_;
   TransferTimes upload_times_;
   DeviceTierStats uploads_seen_;  // by upload_times_
   KvRoom kv_room_;
@@ -359,6 +385,7 @@ class EngineLoop {
 
   // Reused from step to step.
   std::vector<SeqState> running_states_;
+  PrefillRows rows_now_;
   StepPlanner planner_;
   StepTimes times_;
   Scheduling scheduling_;

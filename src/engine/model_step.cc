@@ -15,7 +15,16 @@ void ModelStep::withdraw(AdapterVersionId version) {
 const Adapter& ModelStep::announced(AdapterVersionId version) const {
   const auto found = adapters_.find(version);
   CHECK(found != adapters_.end());
-  return *found->second;
+  return *found->second.adapter;
+}
+
+// The step waits for what it has not got yet.
+void ModelStep::expect(AdapterVersionId version) {
+  Announced& announced = adapters_.at(version);
+  if (announced.arrivals == nullptr) return;
+  if (!announced.arrivals->whole())
+    return inputs_.add(*announced.adapter, announced.arrivals, announced.whole_for_results);
+  announced.arrivals.reset();
 }
 
 void ModelStep::fill_sources(std::span<const AdapterVersionId> slots, std::span<const int32_t> first_layers) {
@@ -45,8 +54,10 @@ const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams) {
     groups_.push_back({group.row_begin, group.row_count, group.position, batch.blocks.data() + group.blocks_begin});
   }
   overrides_.clear();
-  for (const VersionRows& run : batch.replaced)
+  for (const VersionRows& run : batch.replaced) {
+    CHECK(std::ranges::binary_search(batch.adapters, run.version));
     overrides_.push_back({run.row_begin, run.row_count, &announced(run.version).saved, run.version});
+  }
   streams_.clear();
   for (const BatchGroup& group : batch.groups) {
     CHECK(streams || group.stream.begin_layer == 0);
@@ -62,6 +73,9 @@ const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams) {
   batch_.slots = static_cast<int32_t>(batch.adapters.size());
   batch_.versions = batch.adapters;
   batch_.overrides = overrides_;
+  inputs_.begin(batch.arrivals_wait_ns);
+  for (const AdapterVersionId version : batch.adapters) expect(version);
+  batch_.inputs = inputs_.empty() ? nullptr : &inputs_;
   batch_.logits_rows = batch.logits_rows;
   batch_.choices = batch.choices;
   batch_.hidden_rows = batch.hidden_rows;

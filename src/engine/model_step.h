@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelStep: a StepBatch in the form that models read, and what executors need for it:
-// the table of announced adapters, and where results go.
+// the table of announced adapters, which of them are still arriving, and where results
+// go.
 //
 // Thread: the engine's.
 // Ownership: owns the table of sources and the outputs; borrows announced adapters until
@@ -12,11 +13,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "adapters/adapter.h"
+#include "base/arrivals.h"
+#include "engine/arriving_inputs.h"
 #include "engine/step_batch.h"
 #include "engine/step_outputs.h"
 #include "model/model.h"
@@ -26,23 +31,37 @@ namespace loralei {
 class ModelStep {
  public:
   // As StepOutputs.
-  ModelStep(const ModelLimits& limits, int32_t hidden, Ledger& ledger) : outputs_(limits, hidden, ledger) {}
+  ModelStep(const ModelLimits& limits, const ModelConfig& config, Ledger& ledger)
+      : outputs_(limits, config.hidden, ledger), inputs_(config.layers) {}
 
-  // As Executor.
-  void announce(const Adapter& adapter) { adapters_.emplace(adapter.version, &adapter); }
+  // As Executor. `arrivals`: of one whose layers are still arriving; `whole_for_results`:
+  // and of which nothing may be answered before all have.
+  void announce(const Adapter& adapter, std::shared_ptr<const Arrivals> arrivals = nullptr,
+                bool whole_for_results = false) {
+    adapters_.emplace(adapter.version, Announced{&adapter, std::move(arrivals), whole_for_results});
+  }
   void withdraw(AdapterVersionId version);
   Status reserve_vocab(int32_t vocab) { return outputs_.reserve_vocab(vocab); }
 
   // `streams`: rows keep theirs.
   const ModelBatch& fill(const StepBatch& batch, bool streams = false);
   StepResult result() const { return outputs_.result(); }
+  // Of the batch filled last.
+  const StepWaits& waits() const { return inputs_.waits(); }
 
  private:
+  struct Announced {
+    const Adapter* adapter = nullptr;
+    std::shared_ptr<const Arrivals> arrivals;  // null: all of it is there
+    bool whole_for_results = false;
+  };
   const Adapter& announced(AdapterVersionId version) const;
+  void expect(AdapterVersionId version);
   void fill_sources(std::span<const AdapterVersionId> slots, std::span<const int32_t> first_layers);
 
-  std::unordered_map<AdapterVersionId, const Adapter*> adapters_;
+  std::unordered_map<AdapterVersionId, Announced> adapters_;
   StepOutputs outputs_;
+  ArrivingInputs inputs_;
   ModelBatch batch_;
   std::vector<RowGroup> groups_;
   std::vector<RowOverride> overrides_;

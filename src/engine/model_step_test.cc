@@ -41,7 +41,7 @@ Adapter adapter_of(uint64_t version, size_t module) {
 
 TEST(ModelStep, AnAddressThatIsUsedAgainIsAnotherVersions) {
   Ledger ledger(1 << 20);
-  ModelStep step(kLimits, 8, ledger);
+  ModelStep step(kLimits, {.hidden = 8, .layers = 1}, ledger);
   Adapter adapter = adapter_of(1, 0);
   step.announce(adapter);
   const OneRow one(1), two(2);
@@ -60,7 +60,7 @@ TEST(ModelStep, AnAddressThatIsUsedAgainIsAnotherVersions) {
 
 TEST(ModelStepDeathTest, AVersionThatWasWithdrawnIsADefect) {
   Ledger ledger(1 << 20);
-  ModelStep step(kLimits, 8, ledger);
+  ModelStep step(kLimits, {.hidden = 8, .layers = 1}, ledger);
   const Adapter adapter = adapter_of(1, 0);
   step.announce(adapter);
   const OneRow one(1);

@@ -86,22 +86,27 @@ struct Request {
   uint64_t order = 0;
   uint64_t since = 0;  // the registry's serial at arrival
   int64_t arrived_ns = 0;
-  bool ready = false;                    // what it computes with is known, and was in memory then
-  bool started = false;                  // its choices have begun to wait
-  bool used = false;                     // its adapters' uses are counted
-  bool counted = false;                  // among those that wait with its adapters
-  bool held = false;                     // Engine::hold
-  bool lacks = false;                    // its turn came, but its adapters have no place yet
-  bool arriving = false;                 // what `hold` holds is on its way to the device
-  int32_t running = 0;                   // of its choices: those that have pins and hold
-  bool counted_in = false;               // its size is counted among those that arrived
-  bool queued = true;                    // counts against max_queued: nothing of it was admitted yet
-  WaitClock wait;                        // while it is queued
-  std::vector<AdapterSourceId> sources;  // of the adapters, in the request's order
-  std::vector<std::string> labels;       // beside sources, for sentences
-  std::vector<AdapterClaim> claims;      // beside sources: the versions it was made ready for
-  std::vector<AdapterPin> pins;          // beside sources; only while choices run, or `hold` arrives
-  AdapterHold hold;                      // of those that are applied, on the device
+  bool ready = false;     // what it computes with is known, and was in memory then
+  bool started = false;   // its choices have begun to wait
+  bool used = false;      // its adapters' uses are counted
+  bool counted = false;   // among those that wait with its adapters
+  bool held = false;      // Engine::hold
+  bool lacks = false;     // its turn came, but its adapters have no place yet
+  bool arriving = false;  // what `hold` holds is on its way to the device
+  // It runs all the same; in steps of such requests alone; not, since a layer was late.
+  bool early = false, alone = false, late = false;
+  bool was_cold = false, cold_counted = false;  // when its turn came
+  int64_t early_ns = 0;                         // when it began so
+  int64_t layers_waited_ns = 0;                 // in its steps since
+  int32_t running = 0;                          // of its choices: those that have pins and hold
+  bool counted_in = false;                      // its size is counted among those that arrived
+  bool queued = true;                           // counts against max_queued: nothing of it was admitted yet
+  WaitClock wait;                               // while it is queued
+  std::vector<AdapterSourceId> sources;         // of the adapters, in the request's order
+  std::vector<std::string> labels;              // beside sources, for sentences
+  std::vector<AdapterClaim> claims;             // beside sources: the versions it was made ready for
+  std::vector<AdapterPin> pins;                 // beside sources; only while choices run, or `hold` arrives
+  AdapterHold hold;                             // of those that are applied, on the device
   std::vector<SeqAdapter> segments;  // what is applied, by first position: scale 0 and never activated ones left out
   std::optional<AdapterVersionId> saved;  // the version whose full tensors are read; alone: those are never summed
   int32_t saved_first_position = 0;

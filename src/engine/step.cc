@@ -47,6 +47,7 @@ SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_
   state.adapters = request.segments;
   state.queue = sequence.standing.queue;
   state.waits = waits_for_mask(sequence);
+  if (sequence.phase == SeqPhase::kRunning) state.waits |= waits_for_layers(sequence);
   state.borrowed = sequence.borrowed;
   state.begin_layer = request.lower.layers;
   state.sample = request.samples();
@@ -159,7 +160,6 @@ PrefillRows EngineLoop::prefill_rows() const {
 
 // In the order of admission, until it has nobody more to ask.
 void EngineLoop::offer_waiting() {
-  const KvCache& kv = *parts_.kv;
   refused_.reset();
   if (admission_.empty()) return;
   if (running_.size() == static_cast<size_t>(parts_.max_sequences)) return stop_offers(WaitCause::kSlots);
@@ -168,28 +168,13 @@ void EngineLoop::offer_waiting() {
   registry_.reserve();
   while (const auto id = admission_.next()) {
     Sequence& sequence = *sequences_.at(*id);
-    Request& request = *sequence.request;
-    CHECK(sequence.phase == SeqPhase::kWaiting && request.ready);
-    const Leases leases = take_leases(request);
-    if (leases == Leases::kSkip) admission_.refused(Lack::kAdapter, place_ns(request, now_ns));
-    if (leases != Leases::kGone) set_lacks(request, leases == Leases::kSkip);
-    if (leases != Leases::kTaken) continue;
-    CHECK(request.pins.size() == request.sources.size());
-    const KvMatch match = kv.peek(request.key, sequence.text(), match_limit(sequence));
-    sequence.borrowed = lent_to(sequence, match.tokens());
-    switch (planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable))) {
+    const std::optional<Fit> fit = offer(sequence, now_ns);
+    if (!fit && sequence.request->lacks) admission_.refused(Lack::kAdapter, place_ns(*sequence.request, now_ns));
+    if (!fit) continue;
+    switch (*fit) {
       case Fit::kAdmitted:
-        sequence.passes_until_ns = admission_.passed() ? now_ns + sequence.standing.run_ns : 0;
-        leave_waiting(sequence);
-        ++request.running;
-        charge_prompt(request);
-        count_waiting(request, false);
-        continue;
       case Fit::kImpossible:
-        end(sequence, EndReason::kError,
-            too_large("the text of " + std::to_string(sequence.text().size()) +
-                      " tokens does not fit the KV cache; give it more memory"));
-        continue;  // with its leases
+        continue;
       case Fit::kNoRows:
         admission_.refused(Lack::kRows);
         stop_offers(WaitCause::kRows);
@@ -204,36 +189,92 @@ void EngineLoop::offer_waiting() {
         break;
     }
     refused_ = sequence.id;
-    drop_unused_leases(request);
+    drop_unused_leases(*sequence.request);
   }
   if (!refused_ && admission_.short_of_quota()) stop_offers(WaitCause::kQuota);
+}
+
+// What the planner says of one that waits; nullopt: it was not asked, since the request
+// has not got its leases (it lacks its adapters' place, or waits for no step any more).
+std::optional<Fit> EngineLoop::offer(Sequence& sequence, int64_t now_ns) {
+  Request& request = *sequence.request;
+  CHECK(sequence.phase == SeqPhase::kWaiting && request.ready);
+  const Leases leases = take_leases(sequence);
+  if (leases != Leases::kGone) set_lacks(request, leases == Leases::kSkip);
+  if (leases != Leases::kTaken) return std::nullopt;
+  CHECK(request.pins.size() == request.sources.size());
+  const KvMatch match = parts_.kv->peek(request.key, sequence.text(), match_limit(sequence));
+  sequence.borrowed = lent_to(sequence, match.tokens());
+  const Fit fit = planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable));
+  if (fit == Fit::kAdmitted) {
+    sequence.passes_until_ns = admission_.passed() ? now_ns + sequence.standing.run_ns : 0;
+    leave_waiting(sequence);
+    ++request.running;
+    if (request.arriving) begin_early(request);
+    charge_prompt(request);
+    count_waiting(request, false);
+  } else if (fit == Fit::kImpossible) {  // it ends with its leases
+    end(sequence, EndReason::kError,
+        too_large("the text of " + std::to_string(sequence.text().size()) +
+                  " tokens does not fit the KV cache; give it more memory"));
+  }
+  return fit;
+}
+
+// Those that were asked in a turn of the others, and are to begin in a step of their own.
+void EngineLoop::offer_alone() {
+  refused_.reset();
+  const int64_t now_ns = parts_.clock->now_ns();
+  for (const SeqId id : std::exchange(alone_waiting_, {})) {
+    const auto found = sequences_.find(id);
+    if (found == sequences_.end() || found->second->phase != SeqPhase::kWaiting) continue;
+    const auto fit = offer(*found->second, now_ns);
+    if (!fit || *fit == Fit::kAdmitted || *fit == Fit::kImpossible) continue;
+    drop_unused_leases(*found->second->request);
+    admission_.places_changed();  // it is asked in its turn again
+  }
 }
 
 // Whoever is not admitted now waits for this, as far as nobody after it lacks more.
 void EngineLoop::stop_offers(WaitCause cause) { waits_.queue_waits_for(cause, parts_.clock->now_ns()); }
 
 bool EngineLoop::plan() {
-  KvCache& kv = *parts_.kv;
-  const bool drafts = speculates();
   waits_.queue_waits_for(WaitCause::kTurn, parts_.clock->now_ns());
   lay_out_queues();
   squash_late();
   if (running_.empty() && admission_.empty()) return false;
   fit_kv();
+  settle_early();
+  // In turns, where both kinds have rows.
+  alone_turn_ = !alone_last_ && wants_alone();
+  bool planned = plan_step();
+  if (!planned && health_.ok() && (alone_turn_ || wants_alone())) {
+    alone_turn_ = !alone_turn_;
+    planned = plan_step();
+  }
+  alone_last_ = planned && alone_turn_;
+  return planned;
+}
+
+// Of the sequences that this turn is for.
+bool EngineLoop::plan_step() {
+  KvCache& kv = *parts_.kv;
+  const bool drafts = speculates();
   running_states_.clear();
   for (Sequence* sequence : running_) {
     const auto blocks = static_cast<int32_t>(sequence->lease.blocks().size());
     running_states_.push_back(state_of(*sequence, sequence->computed, blocks, kv.exclusive(sequence->lease)));
     if (drafts && !running_states_.back().waits) running_states_.back().draft = draft_of(*sequence);
   }
+  rows_now_ = prefill_rows();
   planner_.begin({.step = steps_,
                   .running = running_states_,
                   .blocks_available = kv.available(),
                   .blocks_total = kv.total(),
                   .blocks_for_new = kv_room_.blocks_for_new(),
-                  .rows = prefill_rows(),
+                  .rows = rows_now_,
                   .row_shares = scheduling_.row_shares()});
-  offer_waiting();
+  alone_turn_ ? offer_alone() : offer_waiting();
   prefetch();
   planner_.finish(planned_);
   commit_plan();
@@ -308,6 +349,8 @@ void EngineLoop::admit(Sequence& sequence) {
     counters_.cached_tokens += static_cast<uint64_t>(sequence.computed);
     counters_.prefix_queries += static_cast<uint64_t>(request.prompt_size());
     counters_.prefix_hits += static_cast<uint64_t>(sequence.computed);
+    if (request.was_cold && !std::exchange(request.cold_counted, true))
+      ++counters_.cold_starts.requests[static_cast<size_t>(request.early ? ColdStart::kLayered : ColdStart::kOndemand)];
   }
   leave_queue(request);
   const auto place = std::upper_bound(running_.begin(), running_.end(), &sequence,
@@ -383,7 +426,7 @@ const StepBatch& EngineLoop::begin_step() {
   CHECK(!in_flight_ && !group_sequences_.empty());
   step_begin_ns_ = parts_.clock->now_ns();
   in_flight_ = true;
-  return slot_.fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens());
+  return slot_.fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens(), arrivals_wait_ns());
 }
 
 void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
@@ -399,9 +442,12 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
   counters_.rows += batch.tokens.size();
   const auto limit = std::lower_bound(kStepRowsLimits.begin(), kStepRowsLimits.end(), counters_.rows_last);
   ++counters_.steps_by_rows[static_cast<size_t>(limit - kStepRowsLimits.begin())];
+  count_waits(done.waits);
   if (status.ok()) {
     commit_rows();
     commit_samples();
+  } else if (done.waits.ended_by != AdapterVersionId()) {
+    give_up_early(done.waits);
   } else if (status.error().code == ErrorCode::kUnavailable) {
     lose(status.error());
     end_if_lost();
@@ -417,7 +463,7 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
   counters_.step_ms_last = static_cast<double>(step_ns) * 1e-6;
   const int64_t turn_ns = taken_in_ns_ + end_ns - next_begin_ns_;
   counters_.step_s += static_cast<double>(turn_ns) * 1e-9;
-  if (status.ok()) learn_step(turn_ns);
+  if (status.ok()) learn_step(turn_ns - done.waits.ns);
   owe_rest();
   if (status.ok() && parts_.on_step) record_step(turn_ns);
   forget_ended();

@@ -47,9 +47,19 @@ struct StepBatch {
   std::span<const int32_t> logits_rows;        // ascending
   std::span<const RowChoice> choices;          // [logits_rows], or empty where all logits are wanted
   std::span<const int32_t> hidden_rows;        // ascending
+  int64_t arrivals_wait_ns = 0;                // in all, for layers of adapters that are on their way
 
   // The executor gives the token of this row of logits, and no logits.
   bool is_chosen(size_t logits_row) const { return !choices.empty() && choices[logits_row].vocab > 0; }
+};
+
+// What a step met of adapters that were on their way.
+struct StepWaits {
+  int32_t layers = 0;  // that were waited for
+  int64_t ns = 0;
+  // The step ended with this one's layers, which were late or will not come; none: it did
+  // not.
+  AdapterVersionId ended_by;
 };
 
 // A step has ended. An error: nothing of it counts; kUnavailable: the executor can
@@ -57,6 +67,7 @@ struct StepBatch {
 struct StepDone {
   uint64_t step = 0;
   Status status;
+  StepWaits waits = {};
 };
 
 struct StepResult {

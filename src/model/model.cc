@@ -170,6 +170,9 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
             : batch.sources +
                   (static_cast<int64_t>(layer) * kLayerModules + static_cast<int64_t>(module)) * batch.slots;
   }
+  LayerInputs* const inputs = batch.segments.empty() ? nullptr : batch.inputs;
+  const LayerInput published{layer, modules, input, input_stride, module_in(config, modules[0]), batch.segments};
+  if (inputs != nullptr) TRY(inputs->publish(published));
   WeightUse use(*weights, {slots.data(), modules.size()});
   for (;;) {
     TRY_ASSIGN(const bool more, use.next());
@@ -206,13 +209,14 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
     ops->matmul_tiles(context, args);
   }
   if (batch.segments.empty()) return {};
+  const Timed timed(times.lora_ns);
+  if (inputs != nullptr) return inputs->add(*ops, context, published, {targets.data(), modules.size()});
   LoraArgs lora;
   lora.x = input;
   lora.x_stride = input_stride;
-  lora.in = module_in(config, modules[0]);
+  lora.in = published.in;
   lora.segments = batch.segments;
   lora.targets = {targets.data(), modules.size()};
-  const Timed timed(times.lora_ns);
   ops->lora(context, lora);
   return {};
 }
@@ -339,14 +343,18 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv, const KvStreams
   CHECK(batch.choices.empty());  // tokens are chosen by the caller, from logits
   if (batch.tokens.empty()) return {};
   WeightPass pass(*state_->weights);
+  if (batch.inputs != nullptr) TRY(batch.inputs->reach(kEmbeddingLayer));
   TRY(state_->embed(State::begun(batch, 0)));
   state_->find_angles(batch);
   for (int layer = 0; layer < state_->config.layers; ++layer) {
     state_->pass_streams(batch, streams, layer);
     const ModelBatch rows = State::begun(batch, layer);
+    if (rows.inputs != nullptr) TRY(rows.inputs->reach(layer));
     TRY(state_->attention_block(rows, kv, layer));
     TRY(state_->ffn_block(rows, layer));
   }
+  if (batch.inputs != nullptr && !(batch.logits_rows.empty() && batch.hidden_rows.empty()))
+    TRY(batch.inputs->reach(state_->config.layers));
   TRY(state_->head(batch));
   pass.done();
   return {};

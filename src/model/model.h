@@ -17,6 +17,7 @@
 
 #include "base/result.h"
 #include "formats/model_config.h"
+#include "model/layer_inputs.h"
 #include "ops/kv_streams.h"
 #include "ops/op_table.h"
 #include "ops/row_choice.h"
@@ -55,6 +56,7 @@ struct ModelBatch {
   std::span<const AdapterVersionId>
       versions;  // [slots], for who has copies of their pairs (CudaModel); others need none
   std::span<const RowOverride> overrides;
+  LayerInputs* inputs = nullptr;         // of adapters that are on their way; null: all are there
   std::span<const int32_t> logits_rows;  // ascending
   float* logits = nullptr;               // [logits_rows, logits_stride]; columns beyond a row's vocabulary are -inf
   int64_t logits_stride = 0;             // >= the largest vocabulary of any row

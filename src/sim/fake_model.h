@@ -129,11 +129,12 @@ inline Expected expected_output(const Submit& submit, int32_t choice, const std:
   return expected;
 }
 
-// A device's tier of adapters: so many bytes, and uploads that end when the test says so.
-// CHECKs that it is used as promised.
+// A device's tier of adapters: so many bytes, and uploads that end, or come layer by
+// layer, when the test says so. CHECKs that it is used as promised.
 class FakeTier final : public DeviceTier {
  public:
-  explicit FakeTier(int64_t bytes_max) : bytes_max_(bytes_max) {}
+  // `layers` 0: they come as a whole.
+  explicit FakeTier(int64_t bytes_max, int32_t layers = 0) : bytes_max_(bytes_max), layers_(layers) {}
 
   Result<bool> hold(std::span<const Adapter* const> adapters) override {
     int64_t all = 0, missing = 0;
@@ -148,10 +149,24 @@ class FakeTier final : public DeviceTier {
     }
     for (const Adapter* adapter : adapters) {
       if (copies_.count(adapter->version) != 0) continue;
-      copies_[adapter->version] = {
-          .bytes = adapter->bytes, .holds = 1, .released = ++releases_, .keeps = adapter->storage};
+      Copy& copy = copies_[adapter->version];
+      copy = {.bytes = adapter->bytes, .holds = 1, .released = ++releases_, .keeps = adapter->storage};
+      if (layers_ > 0) copy.arrivals = std::make_shared<Arrivals>(layers_ + 1);
+      for (int32_t piece = 0; piece <= layers_; ++piece)
+        copy.bytes_through.push_back(copy.bytes * (piece + 1) / (layers_ + 1));
     }
     return true;
+  }
+  std::optional<AdapterOnItsWay> on_its_way(AdapterVersionId version) const override {
+    const Copy& copy = copies_.at(version);
+    if (layers_ == 0) return std::nullopt;
+    int64_t before = 0;
+    for (const auto& [other, another] : copies_) {
+      if (other == version) break;
+      if (another.state == State::kOnTheWay)
+        before += AdapterOnItsWay{another.arrivals, another.bytes_through, 0}.bytes_left(layers_);
+    }
+    return AdapterOnItsWay{copy.arrivals, copy.bytes_through, before};
   }
   Result<bool> arrived(AdapterVersionId version) override {
     const Copy& copy = copies_.at(version);
@@ -186,7 +201,7 @@ class FakeTier final : public DeviceTier {
   void on_upload(std::function<void(UploadDone&&)> call) override { news = std::move(call); }
   int64_t bytes_max() const override { return bytes_max_; }
   void choose_leaving(ChooseLeaving choose) override { choose_ = std::move(choose); }
-  DeviceTierStats stats() const override { return {uploads, 0, 0}; }
+  DeviceTierStats stats() const override { return {uploads, upload_bytes, upload_ns}; }
 
   // The oldest upload ends, or that of `wanted`; null: there is none. Whoever ends it
   // tells the loop.
@@ -194,6 +209,10 @@ class FakeTier final : public DeviceTier {
     for (auto& [version, copy] : copies_) {
       if (copy.state != State::kOnTheWay || (wanted && *wanted != version)) continue;
       ++uploads;
+      upload_bytes += copy.bytes;
+      upload_ns += ns_per_byte * copy.bytes;
+      if (layers_ > 0 && !well && !copy.arrivals->whole()) copy.arrivals->fail(internal_error("the copy was refused"));
+      while (layers_ > 0 && well && !copy.arrivals->whole()) copy.arrivals->advance();
       copy.state = well ? State::kThere : State::kFailed;
       copy.keeps.reset();
       UploadDone done{version, well ? Status() : Status(internal_error("the copy was refused"))};
@@ -202,8 +221,23 @@ class FakeTier final : public DeviceTier {
     }
     return std::nullopt;
   }
+  // One layer more of the oldest upload, or of `wanted`, where one is missing.
+  bool bring_layer(std::optional<AdapterVersionId> wanted = {}) {
+    for (auto& [version, copy] : copies_) {
+      if (copy.state != State::kOnTheWay || (wanted && *wanted != version) || copy.arrivals->whole()) continue;
+      copy.arrivals->advance();
+      return true;
+    }
+    return false;
+  }
   void expect_usable(AdapterVersionId version) const {
-    CHECK(copies_.at(version).holds > 0 && copies_.at(version).state == State::kThere);
+    const Copy& copy = copies_.at(version);
+    CHECK(copy.holds > 0 && (copy.state == State::kThere || layers_ > 0));
+  }
+  // Layers of a step's adapter are missing.
+  bool lacks_layers(AdapterVersionId version) const {
+    const Copy& copy = copies_.at(version);
+    return copy.state != State::kThere && !copy.arrivals->whole();
   }
   int64_t bytes() const {
     int64_t sum = 0;
@@ -222,8 +256,9 @@ class FakeTier final : public DeviceTier {
     return sum;
   }
   size_t copies() const { return copies_.size(); }
-  int64_t uploads = 0;
-  bool lost = false;  // that is why uploads fail
+  int64_t uploads = 0, upload_bytes = 0, upload_ns = 0;
+  int64_t ns_per_byte = 0;  // that uploads are said to take
+  bool lost = false;        // that is why uploads fail
   std::function<void(UploadDone&&)> news;
 
  private:
@@ -235,6 +270,8 @@ class FakeTier final : public DeviceTier {
     std::shared_ptr<const void> keeps;
     State state = State::kOnTheWay;
     bool forgotten = false;
+    std::shared_ptr<Arrivals> arrivals = nullptr;
+    std::vector<int64_t> bytes_through = {};
   };
   // Beside those that are named; nobody leaves in vain.
   bool make_room(std::span<const Adapter* const> named, int64_t bytes_wanted) {
@@ -257,6 +294,7 @@ class FakeTier final : public DeviceTier {
     return true;
   }
   const int64_t bytes_max_;
+  const int32_t layers_;
   std::map<AdapterVersionId, Copy> copies_;
   uint64_t releases_ = 0;
   ChooseLeaving choose_;
@@ -282,7 +320,13 @@ class FakeExecutor final : public Executor {
     logits_.resize(static_cast<size_t>(limits_.logits_rows_max * stride_));
     return {};
   }
-  void start(const StepBatch& batch) override { end_step({batch.step, compute(batch)}); }
+  void start(const StepBatch& batch) override {
+    waits_ = {};
+    step_adapters.emplace_back(batch.adapters.begin(), batch.adapters.end());
+    Status status = await_layers(batch);
+    if (status.ok()) status = compute(batch);
+    end_step({batch.step, std::move(status), waits_});
+  }
   StepResult result() const override {
     return {.logits = logits_.data(),
             .logits_stride = stride_,
@@ -291,6 +335,10 @@ class FakeExecutor final : public Executor {
             .hidden_size = kHidden};
   }
 
+  // What becomes of layers that a step lacks: they come while it waits, are late, or
+  // will not come. Empty: they come.
+  std::function<Status(AdapterVersionId version)> layers_come;
+  int64_t early_steps = 0;  // with adapters of which something was missing
   int64_t steps = 0, rows = 0, segments = 0;
   bool chooses = false;  // tokens of rows that leave it to the executor, whose logits are not given
   int64_t chosen = 0, not_chosen = 0;
@@ -303,12 +351,33 @@ class FakeExecutor final : public Executor {
   std::unique_ptr<FakeTier> tier;  // null: adapters are used in host memory
   ManualClock* clock = nullptr;    // on which a step takes step_ns
   int64_t step_ns = 0;
+  std::vector<std::vector<AdapterVersionId>> step_adapters;  // of the steps since it was cleared
 
  private:
+  StepWaits waits_;
   struct Cell {  // what a position keeps in its 16 bytes of K
     uint64_t hash;
     uint64_t position;
   };
+
+  Status await_layers(const StepBatch& batch) {
+    if (tier == nullptr) return {};
+    bool early = false;
+    for (const AdapterVersionId version : batch.adapters) {
+      tier->expect_usable(version);
+      if (!tier->lacks_layers(version)) continue;
+      CHECK(batch.arrivals_wait_ns > 0);
+      early = true;
+      ++waits_.layers;
+      Status status = layers_come ? layers_come(version) : Status();
+      if (!status.ok()) waits_.ended_by = version;
+      if (!status.ok()) return status;
+      while (tier->bring_layer(version)) {
+      }
+    }
+    early_steps += early ? 1 : 0;
+    return {};
+  }
 
   Status compute(const StepBatch& batch) {
     ++steps;

@@ -25,7 +25,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   ledger.set_cap(MemoryUse::kAdapters, setup.adapter_bytes);
   const ModelConfig config = fake_config();
   LoopParts parts;
-  if (setup.device_bytes > 0) executor.tier = std::make_unique<FakeTier>(setup.device_bytes);
+  if (setup.device_bytes > 0) executor.tier = std::make_unique<FakeTier>(setup.device_bytes, setup.device_layers);
   parts.executor = &executor;
   const bool encodes = setup.kv_sharing != KvSharing::kExact;
   // A position's 16 bytes are a part of a block that pays to encode.
@@ -76,6 +76,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   parts.queued = &queued;
   parts.on_step = setup.on_step;
   parts.adapter_keeping = setup.adapter_keeping;
+  parts.cold_start = setup.cold_start;
   parts.scheduling = setup.scheduling;
   parts.lengths = setup.lengths;
   parts.keep_lengths = setup.keep_lengths;

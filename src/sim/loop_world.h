@@ -45,8 +45,10 @@ struct WorldOptions {
   bool prefix_cache = true;
   int32_t max_model_len = 300;
   Speculation speculate = Speculation::kAuto;
-  int32_t draft_rows = 0;    // rows of logits beside one for every sequence
-  int64_t device_bytes = 0;  // of adapters in the executor's own memory; 0: they are used in host memory
+  int32_t draft_rows = 0;     // rows of logits beside one for every sequence
+  int64_t device_bytes = 0;   // of adapters in the executor's own memory; 0: they are used in host memory
+  int32_t device_layers = 0;  // in which they come there; 0: as a whole
+  ColdStart cold_start = ColdStart::kAuto;
   std::shared_ptr<ByteBudget> requests;
   std::function<void(const StepRecord&)> on_step;
   AdapterKeeping adapter_keeping;

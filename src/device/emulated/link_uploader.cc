@@ -47,6 +47,7 @@ void LinkUploader::run() {
     lock.unlock();
     const int64_t begin_ns = clock_.now_ns();
     Status status = send(next);
+    if (!status.ok() && next.upload.layers_there) next.upload.layers_there->fail(status.error());
     next.upload.keeps.reset();
     lock.lock();
     if (stop.stop_requested()) return;
@@ -62,7 +63,7 @@ Status LinkUploader::send(const Waiting& waiting) {
     const auto parts = left.first(static_cast<size_t>(count));
     left = left.subspan(parts.size());
     if (!parts.empty()) TRY(link_->copy(parts, waiting.asked_ns, stop_.get_token()));
-    if (upload.layers_there) upload.layers_there->fetch_add(1, std::memory_order_release);
+    if (upload.layers_there) upload.layers_there->advance();
   }
   return {};
 }

@@ -7,15 +7,13 @@
 // Ownership: owns link and thread; an upload's `keeps` owns what its parts point to and
 // is dropped before its end is reported; the target belongs to the caller, who leaves it
 // alone until then.
-// Invariants: uploads end in the order of start(), each exactly once; who reads
-// `layers_there` (acquire) may read those layers; no lock is held while anything is
-// copied.
+// Invariants: uploads end in the order of start(), each exactly once; who has seen in
+// `layers_there` that a layer is may read it; no lock is held while anything is copied.
 // Failure: start() cannot fail; what the link refuses ends that upload with its sentence,
 // and the next one is tried. The destructor gives up what is under way and what waits;
 // of these no end is reported.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -26,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/arrivals.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "device/emulated/link.h"
@@ -33,11 +32,11 @@
 namespace loralei {
 
 struct LinkUpload {
-  uint64_t id = 0;                    // whatever the caller wants to be told again
-  std::vector<LinkPart> parts;        // layer by layer
-  std::vector<int32_t> layer_parts;   // how many of them each layer has; 0: there is nothing to wait for
-  std::shared_ptr<const void> keeps;  // null: the caller keeps what parts point to until the end
-  std::shared_ptr<std::atomic<int32_t>> layers_there;  // counted up as they arrive
+  uint64_t id = 0;                         // whatever the caller wants to be told again
+  std::vector<LinkPart> parts;             // layer by layer
+  std::vector<int32_t> layer_parts;        // how many of them each layer has; 0: there is nothing to wait for
+  std::shared_ptr<const void> keeps;       // null: the caller keeps what parts point to until the end
+  std::shared_ptr<Arrivals> layers_there;  // told as they arrive, and of a copy that fails
 };
 
 struct LinkUploadEnd {

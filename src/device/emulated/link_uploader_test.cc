@@ -16,7 +16,7 @@ using testing_support::LinkHand;
 struct Made {
   std::shared_ptr<std::vector<std::byte>> from = std::make_shared<std::vector<std::byte>>();
   std::vector<std::byte> to = std::vector<std::byte>(12);
-  std::shared_ptr<std::atomic<int32_t>> layers = std::make_shared<std::atomic<int32_t>>(0);
+  std::shared_ptr<Arrivals> layers = std::make_shared<Arrivals>(3);
 
   LinkUpload upload(uint64_t id) {
     for (int i = 0; i < 12; ++i) from->push_back(static_cast<std::byte>(id * 16 + static_cast<uint64_t>(i)));
@@ -54,17 +54,17 @@ TEST_F(LinkUploaderTest, LayersArriveInOrderAndAreCounted) {
   Made made;
   uploader_->start(made.upload(1));
   hand_.wait_asked(1);
-  EXPECT_EQ(*made.layers, 0);
+  EXPECT_EQ(made.layers->there(), 0);
   hand_.let(1);
   hand_.wait_asked(2);
-  EXPECT_EQ(made.layers->load(std::memory_order_acquire), 2) << "a layer without bytes waits for nothing";
+  EXPECT_EQ(made.layers->there(), 2) << "a layer without bytes waits for nothing";
   EXPECT_TRUE(std::equal(made.to.begin(), made.to.begin() + 4, made.from->begin()));
   EXPECT_EQ(made.to[4], std::byte{0});
   hand_.let(1);
   const LinkUploadEnd first = end();
   EXPECT_TRUE(first.status.ok());
   EXPECT_EQ(first.id, 1u);
-  EXPECT_EQ(*made.layers, 3);
+  EXPECT_TRUE(made.layers->whole());
   EXPECT_TRUE(made.whole());
   EXPECT_EQ(hand_.asked(), 2);
 }
@@ -80,7 +80,8 @@ TEST_F(LinkUploaderTest, UploadsEndInTheirOrderAndAFailureIsOnesOwn) {
   EXPECT_EQ(first.id, 1u);
   ASSERT_FALSE(first.status.ok());
   EXPECT_EQ(first.status.error().message, "the cable is out");
-  EXPECT_EQ(*one.layers, 0);
+  EXPECT_EQ(one.layers->there(), 0);
+  EXPECT_EQ(one.layers->status().error().message, "the cable is out");
   EXPECT_EQ(one.from.use_count(), 1) << "its bytes are no longer kept";
   hand_.fail({});
   hand_.let(4);

@@ -13,7 +13,7 @@ namespace {
 class CudaExecutor final : public Executor, public DeviceTier {
  public:
   CudaExecutor(CudaModel& model, const CudaKv& kv, Ledger& ledger)
-      : model_(model), kv_(kv), step_(model.limits(), model.config().hidden, ledger) {}
+      : model_(model), kv_(kv), step_(model.limits(), model.config(), ledger) {}
   void announce(const Adapter& adapter) override { step_.announce(adapter); }
   void withdraw(AdapterVersionId version) override { step_.withdraw(version); }
   Status reserve_vocab(int32_t vocab) override { return step_.reserve_vocab(vocab); }

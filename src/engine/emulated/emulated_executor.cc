@@ -13,15 +13,20 @@ class EmulatedExecutor final : public Executor {
  public:
   EmulatedExecutor(Model& model, const ModelLimits& limits, const BlockPool& kv, std::unique_ptr<EmulatedTier> tier,
                    Ledger& ledger)
-      : model_(model), limits_(limits), kv_(kv), step_(limits, model.config().hidden, ledger), tier_(std::move(tier)) {
-    tier_->on_copies({.there = [this](const Adapter& copy) { step_.announce(copy); },
-                      .leaves = [this](AdapterVersionId version) { step_.withdraw(version); }});
+      : model_(model), limits_(limits), kv_(kv), step_(limits, model.config(), ledger), tier_(std::move(tier)) {
+    tier_->on_copies(
+        {.comes = [this](const Adapter& copy,
+                         std::shared_ptr<const Arrivals> arrivals) { step_.announce(copy, std::move(arrivals)); },
+         .leaves = [this](AdapterVersionId version) { step_.withdraw(version); }});
   }
   // What lies in host memory is nothing that steps read.
   void announce(const Adapter&) override {}
   void withdraw(AdapterVersionId) override {}
   Status reserve_vocab(int32_t vocab) override { return step_.reserve_vocab(vocab); }
-  void start(const StepBatch& batch) override { end_step({batch.step, model_.forward(step_.fill(batch), kv_.view())}); }
+  void start(const StepBatch& batch) override {
+    Status status = model_.forward(step_.fill(batch), kv_.view());
+    end_step({batch.step, std::move(status), step_.waits()});
+  }
   StepResult result() const override { return step_.result(); }
   DeviceTier* device_tier() override { return tier_.get(); }
   int32_t kv_blocks() const override { return kv_.total(); }

@@ -5,8 +5,9 @@
 // Thread: as Executor.
 // Ownership: owns the tier; borrows model, blocks and the ledger that grants its results
 // in host memory, all of which outlive it.
-// Invariants: a step reads the tier's copies alone; one that names a version that is not
-// whole there is a defect (CHECK). Answers are those of the host executor, bit for bit.
+// Invariants: a step reads the tier's copies alone, and waits for layers of those that are
+// on their way; one that names a version which has no place there is a defect (CHECK).
+// Answers are those of the host executor, bit for bit.
 // Failure: as the host executor's; accepts() refuses what would not fit the tier.
 #pragma once
 

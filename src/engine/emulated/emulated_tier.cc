@@ -53,13 +53,22 @@ void EmulatedTier::bring(const Adapter& adapter, int64_t offset) {
   brought = {.copy = std::move(plan.copy),
              .offset = offset,
              .bytes = bytes_of(adapter),
-             .layers_there = std::make_shared<std::atomic<int32_t>>(0)};
+             .bytes_through = {},
+             .arrivals = std::make_shared<Arrivals>(static_cast<int32_t>(plan.layer_parts.size()))};
+  auto part = plan.parts.begin();
+  int64_t through = 0;
+  for (const int32_t count : plan.layer_parts) {
+    for (int32_t i = 0; i < count; ++i, ++part) through += part->bytes;
+    brought.bytes_through.push_back(through);
+  }
   poison(brought);
+  coming_.push_back(adapter.version);
+  if (news_.comes) news_.comes(brought.copy->adapter, brought.arrivals);
   uploader_->start({.id = adapter.version.value,
                     .parts = std::move(plan.parts),
                     .layer_parts = std::move(plan.layer_parts),
                     .keeps = adapter.storage,
-                    .layers_there = brought.layers_there});
+                    .layers_there = brought.arrivals});
 }
 
 void EmulatedTier::poison(const Brought& brought) {
@@ -69,7 +78,7 @@ void EmulatedTier::poison(const Brought& brought) {
 void EmulatedTier::leave(AdapterVersionId version) {
   const auto found = brought_.find(version);
   CHECK(found != brought_.end());
-  if (found->second.whole && news_.leaves) news_.leaves(version);
+  if (news_.leaves) news_.leaves(version);
   poison(found->second);
   brought_.erase(found);
 }
@@ -85,9 +94,8 @@ void EmulatedTier::settle() {
       ++stats_.uploads;
       stats_.upload_bytes += brought.bytes;
       stats_.upload_ns += end.ns;
-      brought.whole = true;
-      if (news_.there) news_.there(brought.copy->adapter);
     }
+    std::erase(coming_, version);
     places_.ended(version, end.status);
   }
 }
@@ -114,8 +122,20 @@ void EmulatedTier::on_upload(std::function<void(UploadDone&&)> call) {
   });
 }
 
-int32_t EmulatedTier::layers_there(AdapterVersionId version) const {
-  return brought_.at(version).layers_there->load(std::memory_order_acquire);
+std::optional<AdapterOnItsWay> EmulatedTier::on_its_way(AdapterVersionId version) const {
+  const Brought& brought = brought_.at(version);
+  return AdapterOnItsWay{brought.arrivals, brought.bytes_through, bytes_before(version)};
+}
+
+// Of those that are on their way and come first.
+int64_t EmulatedTier::bytes_before(AdapterVersionId version) const {
+  int64_t bytes = 0;
+  for (const AdapterVersionId other : coming_) {
+    if (other == version) break;
+    const Brought& brought = brought_.at(other);
+    bytes += AdapterOnItsWay{brought.arrivals, brought.bytes_through, 0}.bytes_left(brought.arrivals->total() - 1);
+  }
+  return bytes;
 }
 
 void EmulatedTier::check() const {
@@ -123,7 +143,8 @@ void EmulatedTier::check() const {
   int64_t bytes = 0;
   for (const auto& [version, brought] : brought_) {
     bytes += brought.bytes;
-    if (brought.whole) CHECK(layers_there(version) == options_.shape.layers + 1);
+    CHECK(brought.arrivals->total() == options_.shape.layers + 1 &&
+          std::ssize(brought.bytes_through) == brought.arrivals->total());
   }
   CHECK(bytes == places_.bytes());
 }

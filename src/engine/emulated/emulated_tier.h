@@ -6,15 +6,16 @@
 // Thread: the engine's; the call given to on_upload() is called on the link's.
 // Ownership: owns arena, copies and link; an upload shares the adapter's storage until it
 // has ended, so that the adapter may leave host memory at any time.
-// Invariants: those of AdapterPlaces; a copy is given to `there` once it is whole, and to
-// `leaves` before its range is another's; with `poison` a range that holds no whole copy
-// holds NaN, but for the layers that have arrived.
+// Invariants: those of AdapterPlaces; a copy is given to `comes` when it has a range, and
+// to `leaves` before that is another's; with `poison` a range holds NaN, but for the
+// layers that have arrived.
 // Failure: as DeviceTier; nothing is half there.
 #pragma once
 
-#include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -45,6 +46,7 @@ class EmulatedTier final : public DeviceTier {
 
   Result<bool> hold(std::span<const Adapter* const> adapters) override;
   Result<bool> arrived(AdapterVersionId version) override;
+  std::optional<AdapterOnItsWay> on_its_way(AdapterVersionId version) const override;
   void release(AdapterVersionId version) override { places_.release(version); }
   bool has(AdapterVersionId version) const override { return places_.has(version); }
   void drop_unused(AdapterVersionId version) override;
@@ -56,13 +58,10 @@ class EmulatedTier final : public DeviceTier {
 
   // Told between steps, by the calls above.
   struct CopyNews {
-    std::function<void(const Adapter& copy)> there;
-    std::function<void(AdapterVersionId version)> leaves;  // which was there
+    std::function<void(const Adapter& copy, std::shared_ptr<const Arrivals> arrivals)> comes;
+    std::function<void(AdapterVersionId version)> leaves;
   };
   void on_copies(CopyNews news) { news_ = std::move(news); }
-  // Of one that has a place: of how many layers the numbers are there, from below; the
-  // head counts as one more. Grows while it is on its way.
-  int32_t layers_there(AdapterVersionId version) const;
   int64_t bytes() const { return places_.bytes(); }
   // That a copy has of the arena.
   int64_t bytes_of(const Adapter& adapter) const;
@@ -72,11 +71,12 @@ class EmulatedTier final : public DeviceTier {
   struct Brought {
     std::unique_ptr<AdapterCopy> copy;
     int64_t offset = 0, bytes = 0;
-    std::shared_ptr<std::atomic<int32_t>> layers_there;
-    bool whole = false;
+    std::vector<int64_t> bytes_through;  // AdapterOnItsWay
+    std::shared_ptr<Arrivals> arrivals;
   };
   explicit EmulatedTier(const EmulatedTierOptions& options);
   void bring(const Adapter& adapter, int64_t offset);
+  int64_t bytes_before(AdapterVersionId version) const;
   void leave(AdapterVersionId version);
   void settle();
   void poison(const Brought& brought);
@@ -85,6 +85,7 @@ class EmulatedTier final : public DeviceTier {
   HostBuffer memory_;
   AdapterPlaces places_;
   std::unordered_map<AdapterVersionId, Brought> brought_;  // all that have a place
+  std::deque<AdapterVersionId> coming_;                    // of these, in the order in which they come
   CopyNews news_;
   DeviceTierStats stats_;
   std::vector<AdapterPlaces::Placed> placed_;

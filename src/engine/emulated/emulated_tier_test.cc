@@ -29,7 +29,11 @@ class EmulatedTierTest : public testing::Test {
     tier_ =
         EmulatedTier::create({.bytes_max = units * kUnit, .shape = kMadeShape, .poison = true}, hand_.link(), clock_)
             .value();
-    tier_->on_copies({.there = [this](const Adapter& copy) { there_[copy.version] = &copy; },
+    tier_->on_copies({.comes =
+                          [this](const Adapter& copy, std::shared_ptr<const Arrivals> arrivals) {
+                            there_[copy.version] = &copy;
+                            arrivals_[copy.version] = std::move(arrivals);
+                          },
                       .leaves = [this](AdapterVersionId version) { EXPECT_EQ(there_.erase(version), 1u); }});
     tier_->on_upload([this](UploadDone&& done) {
       const std::lock_guard lock(mutex_);
@@ -52,9 +56,10 @@ class EmulatedTierTest : public testing::Test {
     return tier_->hold(wanted);
   }
   bool arrived(const Made& adapter) { return tier_->arrived(adapter->version).value(); }
+  int32_t layers_there(const Made& adapter) const { return arrivals_.at(adapter->version)->there(); }
   // What steps would read of it is what the adapter is.
   void expect_whole(const Made& adapter) {
-    ASSERT_TRUE(there_.contains(adapter->version));
+    ASSERT_TRUE(there_.contains(adapter->version) && arrivals_.at(adapter->version)->whole());
     for (const TwinArray& array : twin_arrays(*adapter, *there_.at(adapter->version))) EXPECT_TRUE(same(array));
   }
 
@@ -64,7 +69,8 @@ class EmulatedTierTest : public testing::Test {
   AdapterMaker maker_{random_};
   std::mutex mutex_;
   std::vector<AdapterVersionId> told_;
-  std::map<AdapterVersionId, const Adapter*> there_;
+  std::map<AdapterVersionId, const Adapter*> there_;  // or on their way
+  std::map<AdapterVersionId, std::shared_ptr<const Arrivals>> arrivals_;
   std::unique_ptr<EmulatedTier> tier_;
 };
 
@@ -75,20 +81,42 @@ TEST_F(EmulatedTierTest, LayersArriveOneAfterTheOtherAndTheCopyWhenItIsWhole) {
   ASSERT_TRUE(hold({adapter}).value());
   EXPECT_TRUE(tier_->has(adapter->version));
   hand_.wait_asked(1);
-  EXPECT_EQ(tier_->layers_there(adapter->version), 0);
+  EXPECT_EQ(layers_there(adapter), 0);
+  const auto through = tier_->on_its_way(adapter->version)->bytes_through;
+  ASSERT_EQ(std::ssize(through), kLayers + 1);
+  EXPECT_EQ(tier_->on_its_way(adapter->version)->bytes_left(kLayers), through.back());
   hand_.let(1);
   hand_.wait_asked(2);
-  EXPECT_EQ(tier_->layers_there(adapter->version), 1);
+  EXPECT_EQ(layers_there(adapter), 1);
+  EXPECT_EQ(tier_->on_its_way(adapter->version)->bytes_left(0), 0);
+  EXPECT_EQ(tier_->on_its_way(adapter->version)->bytes_left(kLayers), through.back() - through.front());
+  for (const TwinArray& array : twin_arrays(*adapter, *there_.at(adapter->version)))
+    EXPECT_EQ(same(array), array.layer == 0) << "layer " << array.layer;
   EXPECT_FALSE(arrived(adapter));
-  EXPECT_TRUE(there_.empty());
   hand_.let(1);
   wait_told(1);
   EXPECT_TRUE(arrived(adapter));
-  EXPECT_EQ(tier_->layers_there(adapter->version), kLayers + 1);
+  EXPECT_EQ(tier_->on_its_way(adapter->version)->bytes_left(kLayers), 0);
   expect_whole(adapter);
   EXPECT_EQ(tier_->stats().uploads, 1);
   EXPECT_EQ(tier_->stats().upload_bytes, 2 * kUnit);
   tier_->check();
+}
+
+TEST_F(EmulatedTierTest, WhatComesFirstIsCounted) {
+  open(8);
+  const Made one = maker_.plain(1, 2), two = maker_.plain(2, 1);
+  ASSERT_TRUE(hold({one}).value() && hold({two}).value());
+  hand_.let(1);
+  hand_.wait_asked(2);
+  const AdapterOnItsWay first = *tier_->on_its_way(one->version), second = *tier_->on_its_way(two->version);
+  EXPECT_EQ(first.bytes_before, 0);
+  EXPECT_EQ(second.bytes_before, first.bytes_left(kLayers));
+  EXPECT_EQ(second.bytes_left(0), second.bytes_before + second.bytes_through[0]);
+  hand_.let(1);
+  wait_told(1);
+  EXPECT_TRUE(arrived(one));
+  EXPECT_EQ(tier_->on_its_way(two->version)->bytes_before, 0);
 }
 
 TEST_F(EmulatedTierTest, AnAdapterMayLeaveHostMemoryWhileItIsOnItsWay) {

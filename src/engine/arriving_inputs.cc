@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/arriving_inputs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace loralei {
+namespace {
+
+bool has_pair(const LoraPair& pair) { return pair.rank > 0 || pair.bias_delta != nullptr; }
+
+bool has_module_of(const Adapter& adapter, const LayerInput& input) {
+  return std::any_of(input.modules.begin(), input.modules.end(),
+                     [&](Module module) { return has_pair(adapter.pair(input.layer, module)); });
+}
+
+bool has_norm_of(const SavedTensors& saved, int32_t layer) {
+  const auto has = [layer](const std::vector<const float*>& norms) {
+    return !norms.empty() && norms[static_cast<size_t>(layer)] != nullptr;
+  };
+  return has(saved.input_norm) || has(saved.post_attention_norm) || has(saved.q_norm) || has(saved.k_norm);
+}
+
+bool has_head(const Adapter& adapter) {
+  const SavedTensors& saved = adapter.saved;
+  return has_pair(adapter.head_pair()) || saved.final_norm != nullptr || !saved.lm_head.empty() ||
+         !saved.head_tokens.empty();
+}
+
+bool has_embedding(const Adapter& adapter) {
+  return has_pair(adapter.embed_pair()) || !adapter.saved.embed.empty() || !adapter.saved.embed_tokens.empty();
+}
+
+}  // namespace
+
+void ArrivingInputs::begin(int64_t wait_at_most_ns) {
+  arriving_.clear();
+  left_ns_ = wait_at_most_ns;
+  waits_ = {};
+}
+
+void ArrivingInputs::add(const Adapter& adapter, std::shared_ptr<const Arrivals> arrivals, bool whole_for_results) {
+  arriving_.push_back({&adapter, std::move(arrivals), whole_for_results});
+}
+
+Status ArrivingInputs::wait(const Arriving& arriving, int32_t pieces) {
+  if (arriving.arrivals->there() >= pieces) return {};
+  const SteadyClock clock;
+  const int64_t begin_ns = clock.now_ns();
+  const bool there = arriving.arrivals->wait(pieces, left_ns_);
+  const int64_t waited_ns = clock.now_ns() - begin_ns;
+  left_ns_ = std::max<int64_t>(0, left_ns_ - waited_ns);
+  waits_.ns += waited_ns;
+  ++waits_.layers;
+  if (there) return {};
+  waits_.ended_by = arriving.adapter->version;
+  TRY(arriving.arrivals->status());
+  return Error{ErrorCode::kUnavailable, "a layer of an adapter that is on its way was late"};
+}
+
+Status ArrivingInputs::reach(int32_t layer) {
+  for (const Arriving& arriving : arriving_) {
+    const Adapter& adapter = *arriving.adapter;
+    const int32_t total = arriving.arrivals->total();
+    if (layer == kEmbeddingLayer) {
+      if (has_embedding(adapter)) TRY(wait(arriving, 1));
+    } else if (layer == layers_) {
+      if (arriving.whole_for_results || has_head(adapter)) TRY(wait(arriving, total));
+    } else if (has_norm_of(adapter.saved, layer)) {
+      TRY(wait(arriving, layer + 1));
+    }
+  }
+  return {};
+}
+
+Status ArrivingInputs::add(const OpTable& ops, OpContext& context, const LayerInput& input,
+                           std::span<const LoraTarget> targets) {
+  for (const Arriving& arriving : arriving_) {
+    if (has_module_of(*arriving.adapter, input)) TRY(wait(arriving, input.layer + 1));
+  }
+  LoraArgs args;
+  args.x = input.x;
+  args.x_stride = input.x_stride;
+  args.in = input.in;
+  args.segments = input.segments;
+  args.targets = targets;
+  ops.lora(context, args);
+  return {};
+}
+
+}  // namespace loralei

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that begin while their adapters are on their way.
+//
+// Such a request has its leases like any other: what has no bytes yet has its place. It
+// begins when every layer will be there before the pass gets to it. Where that is so even
+// if layers come a quarter later than predicted it shares steps with others; if not,
+// steps have rows of such requests alone, in turns with steps of the others. Its prompt
+// is computed so; what it says comes when all of its adapters are there.
+//
+// A layer that is late in spite of all ends the step, of which nothing counts: its
+// requests then wait until all is there, the others go on.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/loop.h"
+
+namespace loralei {
+namespace {
+
+constexpr double kSlowness = 1.25;     // of arrivals, that others need not feel
+constexpr int64_t kAloneFactor = 4;    // of a step's bound, for layers where nobody else runs
+constexpr int64_t kRetryNs = 100'000;  // predictions are looked at no more often
+
+}  // namespace
+
+// From now until its layers allow a pass of so many rows, if they come `slowness` times
+// as late as predicted.
+double EngineLoop::stall_of(const Request& request, double pass_s, double slowness) const {
+  double stall = -pass_s;
+  for (const AdapterVersionId version : request.hold.versions()) {
+    const std::optional<AdapterOnItsWay> way = tier_->on_its_way(version);
+    if (!way || way->arrivals->whole()) continue;
+    const int32_t layers = way->arrivals->total() - 1;
+    stall = std::max(stall, stall_s(layers, pass_s, [&](int32_t piece) {
+                       const int64_t bytes = way->bytes_left(piece);
+                       return bytes == 0 ? 0.0 : slowness * upload_times_.predict_s(bytes);
+                     }));
+  }
+  return stall;
+}
+
+double EngineLoop::pass_s(const Sequence& sequence, int32_t computed) const {
+  const auto known = static_cast<int32_t>(sequence.text().size());
+  const PrefillRows most = rows_now_;
+  const int32_t rows = std::min({known - computed, running_.empty() ? most.alone : most.shared, parts_.step_tokens});
+  const int64_t attended = int64_t{rows} * computed + int64_t{rows} * (rows + 1) / 2;
+  return times_.predicted_s({.rows = rows, .attended = attended});
+}
+
+// Of one that has its leases, and of whose adapters some are on their way: whether it is
+// to begin now. False: it is asked again when something has arrived, or its time has come.
+bool EngineLoop::begins_early(Sequence& sequence) {
+  Request& request = *sequence.request;
+  CHECK(request.hold && request.arriving);
+  const ColdStart way = parts_.cold_start;
+  if (way == ColdStart::kOndemand || way == ColdStart::kCached || request.late) return false;
+  const auto comes = [this](AdapterVersionId version) { return tier_->on_its_way(version).has_value(); };
+  if (!std::all_of(request.hold.versions().begin(), request.hold.versions().end(), comes)) return false;
+  const KvMatch match = parts_.kv->peek(request.key, sequence.text(), match_limit(sequence));
+  const double pass = pass_s(sequence, match.tokens());
+  const double stall = stall_of(request, pass, 1.0);
+  if (stall > 0) {
+    const int64_t now_ns = parts_.clock->now_ns();
+    const auto stall_ns = std::max(kRetryNs, static_cast<int64_t>(std::min(stall, 3600.0) * 1e9));
+    looks_early_ns_ = std::min(looks_early_ns_, now_ns + stall_ns);
+    return false;
+  }
+  request.alone = stall_of(request, pass, kSlowness) > 0;
+  if (!request.alone || alone_turn_) return true;
+  alone_waiting_.push_back(sequence.id);  // for the next turn
+  return false;
+}
+
+// The time at which somebody may begin has come: those that were set aside are asked.
+void EngineLoop::look_early(int64_t now_ns) {
+  if (now_ns < looks_early_ns_) return;
+  looks_early_ns_ = Next::kNever;
+  admission_.places_changed();
+}
+
+void EngineLoop::begin_early(Request& request) {
+  CHECK(request.running > 0 && request.arriving);
+  request.arriving = false;
+  request.early = true;
+  ++early_;
+  request.early_ns = parts_.clock->now_ns();
+  request.layers_waited_ns = 0;
+}
+
+// It is a request like others now.
+void EngineLoop::end_early(Request& request) {
+  if (!std::exchange(request.early, false)) return;
+  --early_;
+  CHECK(early_ >= 0);
+  request.late = request.alone = false;
+}
+
+// Those whose adapters are all there now; those whose adapters will not come end.
+void EngineLoop::settle_early() {
+  if (early_ == 0) return;
+  early_requests_.clear();
+  for (const Sequence* sequence : running_) {
+    Request* const request = sequence->request;
+    if (request->early && (early_requests_.empty() || early_requests_.back() != request))
+      early_requests_.push_back(request);
+  }
+  CHECK(std::ssize(early_requests_) == early_);
+  for (Request* request : early_requests_) {
+    const Result<bool> there = have_arrived(*request);
+    if (!there.ok()) {
+      if (there.error().code == ErrorCode::kUnavailable && health_.ok()) lose(there.error());
+      end_request(*request, EndReason::kError, there.error());
+    } else if (*there) {
+      const int64_t taken_ns = parts_.clock->now_ns() - request->early_ns - request->layers_waited_ns;
+      counters_.cold_starts.hidden_s += static_cast<double>(std::max<int64_t>(0, taken_ns)) * 1e-9;
+      end_early(*request);
+    }
+  }
+}
+
+namespace {
+
+// It goes on when all of its adapters are there.
+bool waits_for_arrival(const Sequence& sequence) {
+  const Request& request = *sequence.request;
+  return request.early && (request.late || sequence.text().size() > request.submit.prompt.size());
+}
+
+}  // namespace
+
+// Whether a running sequence has no rows in steps of this turn.
+bool EngineLoop::waits_for_layers(const Sequence& sequence) const {
+  const Request& request = *sequence.request;
+  return waits_for_arrival(sequence) || alone_turn_ != (request.early && request.alone);
+}
+
+bool EngineLoop::all_wait_for_arrivals() const {
+  if (running_.empty()) return true;
+  return early_ > 0 && std::all_of(running_.begin(), running_.end(),
+                                   [](const Sequence* sequence) { return waits_for_arrival(*sequence); });
+}
+
+// Somebody could compute in a step of those that are alone.
+bool EngineLoop::wants_alone() const {
+  if (!alone_waiting_.empty()) return true;
+  return early_ > 0 && std::any_of(running_.begin(), running_.end(), [](const Sequence* sequence) {
+           return sequence->request->early && sequence->request->alone && !waits_for_arrival(*sequence);
+         });
+}
+
+// For the layers of a step's adapters, in all: as much as its step might take, or more
+// where nobody else waits for its end.
+int64_t EngineLoop::arrivals_wait_ns() const {
+  if (early_ == 0) return 0;
+  const int64_t bound_ns = std::min(times_.bound_ns(), StepTimes::kStepTimeMostNs);
+  return running_.size() == 1 ? kAloneFactor * bound_ns : bound_ns;
+}
+
+// The step ended with layers of this one.
+void EngineLoop::give_up_early(const StepWaits& waits) {
+  ++counters_.cold_starts.given_up;
+  for (const Sequence* sequence : group_sequences_) {
+    Request& request = *sequence->request;
+    const auto versions = request.hold.versions();
+    if (request.early && std::find(versions.begin(), versions.end(), waits.ended_by) != versions.end())
+      request.late = true;
+  }
+}
+
+void EngineLoop::count_waits(const StepWaits& waits) {
+  counters_.cold_starts.layers_waited += static_cast<uint64_t>(waits.layers);
+  counters_.cold_starts.waited_s += static_cast<double>(waits.ns) * 1e-9;
+  if (waits.ns == 0) return;
+  for (const Sequence* sequence : group_sequences_)
+    if (sequence->request->early) sequence->request->layers_waited_ns += waits.ns;
+}
+
+}  // namespace loralei

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// ColdStart: what becomes of a request whose adapter is not where steps compute
+// (mechanisms §6, CaraServe §4).
+//
+//   kAuto      whichever of the next three answers first, as far as can be predicted
+//   kLayered   it begins when every layer will be there before it is needed
+//   kAssisted  it begins at once, and other cores compute what has not arrived
+//   kOndemand  it waits for all of its adapters
+//   kCached    adapters are brought before anybody asks, and kept; to compare with
+//
+// A prompt that computes for `pass_s` needs layer l of n after l / n of that. So it may
+// begin `stall_s` later than now and will wait for nothing:
+//
+//   stall_s = max over l of (arrival_s(l) - pass_s * l / n)
+//
+// Plain values; no failure.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+namespace loralei {
+
+enum class ColdStart : uint8_t { kAuto, kLayered, kAssisted, kOndemand, kCached };
+inline constexpr std::array<const char*, 5> kColdStartNames = {"auto", "layered", "assisted", "ondemand", "cached"};
+
+// `arrival_s(piece)`: from now until a layer is there; piece `layers` is what comes
+// behind them. Negative: there is so much time to spare.
+template <typename ArrivalS>
+double stall_s(int32_t layers, double pass_s, ArrivalS&& arrival_s) {
+  double stall_s = -pass_s;
+  for (int32_t piece = 0; piece <= layers; ++piece)
+    stall_s = std::max(stall_s, arrival_s(piece) - pass_s * static_cast<double>(piece) / static_cast<double>(layers));
+  return stall_s;
+}
+
+// What became of cold requests, and of their layers.
+struct ColdStarts {
+  std::array<uint64_t, kColdStartNames.size()> requests{};  // by the way that was taken: kLayered to kOndemand
+  uint64_t layers_waited = 0;                               // of steps, for layers that were to be there
+  uint64_t given_up = 0;                                    // steps that ended with a layer that was late
+  double waited_s = 0;                                      // for these
+  double hidden_s = 0;  // that adapters were still on their way while their requests were computed
+};
+
+}  // namespace loralei
