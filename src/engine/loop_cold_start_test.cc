@@ -37,7 +37,6 @@ class ColdStartTest : public testing::Test {
     }
     before_ = world.stats().cold_starts;
     world.executor.early_steps = 0;
-    world.executor.step_adapters.clear();
   }
   static std::string path_of(char name) { return std::string("/") + name; }
   static Submit request(char adapter, int output = 10, int prompt = 20) {

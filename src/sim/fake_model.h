@@ -322,7 +322,6 @@ class FakeExecutor final : public Executor {
   }
   void start(const StepBatch& batch) override {
     waits_ = {};
-    step_adapters.emplace_back(batch.adapters.begin(), batch.adapters.end());
     Status status = await_layers(batch);
     if (status.ok()) status = compute(batch);
     end_step({batch.step, std::move(status), waits_});
@@ -351,7 +350,6 @@ class FakeExecutor final : public Executor {
   std::unique_ptr<FakeTier> tier;  // null: adapters are used in host memory
   ManualClock* clock = nullptr;    // on which a step takes step_ns
   int64_t step_ns = 0;
-  std::vector<std::vector<AdapterVersionId>> step_adapters;  // of the steps since it was cleared
 
  private:
   StepWaits waits_;

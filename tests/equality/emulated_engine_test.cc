@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <set>
+#include <thread>
 
 #include "base/prng.h"
 #include "base/units.h"
@@ -159,6 +162,52 @@ TEST_P(EmulatedEngine, AnswersAreThoseOfTheCoresHoweverFewAdaptersHaveRoom) {
     EXPECT_LE(stats.device_memory.adapter_bytes, room);
     EXPECT_EQ(stats.device_memory.adapter_bytes_max, room);
   }
+}
+
+// A link that takes up to `most_us` for each layer.
+class SlowLink final : public Link {
+ public:
+  SlowLink(uint64_t seed, uint64_t most_us) : random_(seed), most_us_(most_us) {}
+  Status copy(std::span<const LinkPart> parts, int64_t, const std::stop_token&) override {
+    std::this_thread::sleep_for(std::chrono::microseconds(random_.below(most_us_)));
+    for (const LinkPart& part : parts) std::memcpy(part.to, part.from, static_cast<size_t>(part.bytes));
+    return {};
+  }
+
+ private:
+  Prng random_;
+  const uint64_t most_us_;
+};
+
+// Layers come while steps are computed, which wait for none, some or all of them, or end
+// with one that is late.
+TEST_P(EmulatedEngine, AnswersAreThoseOfTheCoresThoughStepsBeginBeforeTheirAdaptersAreThere) {
+  Prng random(seed_of_run(kSeed));
+  const Subject subject = subjects()[GetParam()];
+  const std::vector<Submit> requests = some_requests(random, subject, 40);
+  const auto on_cores = start(options_of(subject), subject);
+  ASSERT_NE(on_cores, nullptr);
+  const std::vector<Answer> want = one_by_one(*on_cores, requests);
+  uint64_t early = 0;
+  for (const ColdStart way : {ColdStart::kAuto, ColdStart::kLayered, ColdStart::kOndemand}) {
+    for (const uint64_t most_us : {50, 1000, 20000}) {
+      SCOPED_TRACE(testing::Message() << kColdStartNames[static_cast<size_t>(way)] << " " << most_us << " us");
+      EngineHostOptions options = options_of(subject);
+      options.engine.cold_start = way;
+      options.engine.adapter_keeping = AdapterKeeping::none();  // so that they come again and again
+      options.device = emulated_factory(
+          {.make_link = [&](const Clock&) { return std::make_unique<SlowLink>(random(), most_us); }, .poison = true});
+      const auto device = start(options, subject);
+      ASSERT_NE(device, nullptr);
+      expect_same(at_once(*device, requests), want);
+      expect_same(one_by_one(*device, requests), want);
+      const ColdStarts starts = device->stats().cold_starts;
+      const uint64_t layered = starts.requests[static_cast<size_t>(ColdStart::kLayered)];
+      EXPECT_TRUE(way != ColdStart::kOndemand || layered == 0);
+      early += layered;
+    }
+  }
+  EXPECT_GT(early, 0u);
 }
 
 // --- what the link does
