@@ -45,14 +45,15 @@ Error has_other_files(const AdapterSourceSpec& known) {
 
 }  // namespace
 
-void AdapterRegistry::add(uint64_t ticket, const AdapterSourceSpec& source) {
+void AdapterRegistry::add(uint64_t ticket, const AdapterSourceSpec& source, bool pinned) {
   if (AdapterEntry* const entry = entries_.find(source.id); entry != nullptr) {
     if (entry->spec.path != source.path) return replies_.put(ticket, has_other_files(entry->spec));
     entry->forget_on_failure = false;  // it is wanted for its own sake now
-    return replies_.put(ticket, {});
+  } else if (const auto added = entries_.add(source); !added.ok()) {
+    return replies_.put(ticket, added.error());
   }
-  const auto added = entries_.add(source);
-  replies_.put(ticket, added.ok() ? Status() : Status(added.error()));
+  if (pinned) return pin(ticket, source.id);
+  replies_.put(ticket, {});
 }
 
 void AdapterRegistry::load(uint64_t ticket, const AdapterSourceSpec& source, bool reload, AdapterSourceId replaces) {

@@ -69,7 +69,8 @@ class AdapterRegistry {
   AdapterRegistry& operator=(const AdapterRegistry&) = delete;
 
   // --- commands; each gets exactly one reply, now or later
-  void add(uint64_t ticket, const AdapterSourceSpec& source);
+  // pinned: as with pin(), whose reply it is then.
+  void add(uint64_t ticket, const AdapterSourceSpec& source, bool pinned = false);
   // Adds it first where it is not known; then it is forgotten if the load fails. reload:
   // even if it is in memory. replaces: another source, or none.
   void load(uint64_t ticket, const AdapterSourceSpec& source, bool reload, AdapterSourceId replaces = {});

@@ -260,6 +260,7 @@ static void add_memory_options(CLI::App& command, EngineFlags& flags, const std:
       ->check(CLI::IsMember({"server", "edge"}))
       ->group(group);
   add_adapter_keeping_options(command, flags.host.engine.adapter_keeping, group);
+  add_cold_start_options(command, flags.host.engine, group);
   add_schedule_policy_option(command, flags.host.engine.scheduling.policy)->group(group);
   add_predict_length_option(command, flags.host.engine.scheduling.prediction)->group(group);
   add_fairness_option(command, flags.host.engine.scheduling.fairness)->group(group);

@@ -70,6 +70,8 @@ Status parse_size(const std::string& flag, const std::string& text, int64_t& byt
 Status parse_weight_quant(const std::string& text, std::optional<DType>& quantise);
 // --adapter-cache, --adapter-cache-weights and --adapter-prefetch.
 void add_adapter_keeping_options(CLI::App& command, AdapterKeeping& keeping, const std::string& group = {});
+// --cold-start and --assist-helpers.
+void add_cold_start_options(CLI::App& command, EngineOptions& engine, const std::string& group = {});
 CLI::Option* add_memory_sharing_option(CLI::App& command, std::optional<MemorySharing>& sharing);
 CLI::Option* add_kv_eviction_option(CLI::App& command, KvEviction& eviction);
 CLI::Option* add_kv_sharing_option(CLI::App& command, std::optional<KvSharing>& sharing);

@@ -66,6 +66,19 @@ TEST(Options, WhatComesToMemoryAheadIsChosenByName) {
   EXPECT_EQ(refusal({"--adapter-prefetch", "crystal-ball"}), "refused by the parser");
 }
 
+TEST(Options, WhatColdRequestsDoIsChosenByName) {
+  const auto engine = [](std::vector<std::string> words) {
+    return finish_engine_options(*parse(std::move(words)))->engine;
+  };
+  EXPECT_EQ(engine({}).cold_start, ColdStart::kAuto);
+  EXPECT_LT(engine({}).assist_helpers, 0);
+  for (size_t way = 0; way < kColdStartNames.size(); ++way)
+    EXPECT_EQ(engine({"--cold-start", kColdStartNames[way]}).cold_start, static_cast<ColdStart>(way));
+  EXPECT_EQ(engine({"--assist-helpers", "3"}).assist_helpers, 3);
+  EXPECT_EQ(refusal({"--cold-start", "warm"}), "refused by the parser");
+  EXPECT_EQ(refusal({"--assist-helpers", "-2"}), "refused by the parser");
+}
+
 TEST(Options, AStatedBudgetIsSharedByWhatItIsWorthUnlessSaid) {
   const auto sharing = [](std::vector<std::string> words) {
     return finish_engine_options(*parse(std::move(words)))->engine.memory_sharing;

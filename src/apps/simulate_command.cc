@@ -119,6 +119,7 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--host-adapter-memory", flags.host_adapter_memory,
                      "beside a device: bytes in host memory (default: the profile's)");
   add_adapter_keeping_options(command, engine.adapter_keeping);
+  add_cold_start_options(command, engine);
   add_schedule_policy_option(command, engine.scheduling.policy);
   add_fairness_option(command, engine.scheduling.fairness);
   command

@@ -48,6 +48,24 @@ double EngineLoop::pass_s(const Sequence& sequence, int32_t computed) const {
   return times_.predicted_s({.rows = rows, .attended = attended});
 }
 
+// ColdStart::kCached: what has come to memory goes to the device and stays there.
+void EngineLoop::bring_all() {
+  for (const AdapterSourceId source : news_) {
+    Error error;
+    if (registry_.look({{&source, 1}, {}, true}, UINT64_MAX, 0, adapters_, error) != AcquireOutcome::kReady) continue;
+    const Adapter* const adapter = adapters_.front();
+    AdapterHold& hold = cached_[adapter->version];
+    if (hold) continue;
+    const Result<bool> held = hold.take(*tier_, {&adapter, 1});
+    note_who_left();
+    if (held.ok() && *held) continue;
+    cached_.erase(adapter->version);
+    parts_.log->log(LogLevel::kWarning, "adapter \"" + registry_.label(source) +
+                                            "\" has no room on the device beside the others, so its requests wait "
+                                            "for it; raise --adapter-memory for --cold-start cached");
+  }
+}
+
 // Of one that has its leases, and of whose adapters some are on their way: whether it is
 // to begin now. False: it is asked again when something has arrived, or its time has come.
 bool EngineLoop::begins_early(Sequence& sequence) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an EngineHost is made of. Internal to engine_host.cc (start), engine_host_kv.cc
-// (how KV is encoded) and engine_host_budget.cc (another budget).
+// What an EngineHost is made of. Internal to engine_host.cc (start),
+// engine_host_device.cc (a device computes), engine_host_kv.cc (how KV is encoded) and
+// engine_host_budget.cc (another budget).
 //
 // Thread: start() and apply_budget() write, the latter on the engine's thread between
 // two steps; prepare_budget() runs beside steps, reads what does not change meanwhile
@@ -87,5 +88,11 @@ JointMemory joint_memory(const EngineOptions& options);
 
 // What the options ask of the KV cache and of adapters.
 MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes);
+// The same at start: what is left for it is still to be said, and for a device the bytes
+// of a block.
+MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config, int64_t block_bytes);
+
+// What a device has of this machine's memory is not the host's as well.
+Status leave_to_device(const DeviceBudget& device, bool stated, int64_t& budget_bytes);
 
 }  // namespace loralei

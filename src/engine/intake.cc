@@ -165,7 +165,7 @@ void EngineLoop::receive(const AdapterCommand& command) {
   switch (command.action) {
     case AdapterAction::kAdd:
       introduce(command.source);
-      registry_.add(command.ticket, command.source);
+      registry_.add(command.ticket, command.source, parts_.cold_start == ColdStart::kCached);
       break;
     case AdapterAction::kLoad:
       introduce(command.source);

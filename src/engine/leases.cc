@@ -115,6 +115,7 @@ void EngineLoop::look_at_cold() {
   registry_.pump();
   if (registry_.is_starved()) give_up_claims();
   admission_.places_changed();
+  if (parts_.cold_start == ColdStart::kCached && tier_ != nullptr) bring_all();
   round_generation_ = before;  // what pump() changed is looked at in the next turn
 }
 

@@ -58,6 +58,7 @@ EngineLoop::EngineLoop(LoopParts parts)
 
 EngineLoop::~EngineLoop() {
   if (tier_ != nullptr) tier_->choose_leaving({});
+  cached_.clear();
   for (auto& [id, request] : requests_) {  // before the registry goes
     request->hold.release();
     request->pins.clear();
@@ -84,6 +85,7 @@ RegistryOptions EngineLoop::registry_options() {
     if (tier_ == nullptr) return;
     prefetched_.erase(version);
     on_device_.erase(version);
+    cached_.erase(version);
     tier_->forget(version);
     arriving_changed_ = true;
   };

@@ -208,6 +208,7 @@ class EngineLoop {
                         std::vector<KvIdentityPart>& identity);
 
   // cold_start.cc
+  void bring_all();
   double stall_of(const Request& request, double pass_s, double slowness) const;
   double pass_s(const Sequence& sequence, int32_t computed) const;
   bool begins_early(Sequence& sequence);
@@ -328,11 +329,12 @@ class EngineLoop {
   bool device_full_ = false;       // somebody waits for room there, since that changed last
   int32_t lacking_ = 0;            // requests with Request::lacks
   bool prefetch_due_ = false;      // somebody waits, or there is room on the device, since the last prefetch()
-  std::map<AdapterVersionId, AdapterSourceId> prefetched_;  // on their way to the device, and held by nobody
-  std::set<AdapterVersionId> on_device_;                    // copies that have arrived, for AdapterStatus
-  bool brings_ahead_ = false;                               // prefetch() asks for room, not a request
-  int32_t early_ = 0;                                       // requests that run so
-  int64_t looks_early_ns_ = Next::kNever;                   // when somebody may begin, or sooner
+  std::map<AdapterVersionId, AdapterSourceId> prefetched_;    // on their way to the device, and held by nobody
+  std::set<AdapterVersionId> on_device_;                      // copies that have arrived, for AdapterStatus
+  bool brings_ahead_ = false;                                 // prefetch() asks for room, not a request
+  std::unordered_map<AdapterVersionId, AdapterHold> cached_;  // with ColdStart::kCached, on the device
+  int32_t early_ = 0;                                         // requests that run so
+  int64_t looks_early_ns_ = Next::kNever;                     // when somebody may begin, or sooner
   bool alone_turn_ = false;           // steps of this turn have rows of those that are alone, and no others
   bool alone_last_ = false;           // the last step had
   std::vector<SeqId> alone_waiting_;  // that may begin in a step of those

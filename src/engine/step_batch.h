@@ -57,6 +57,8 @@ struct StepBatch {
 struct StepWaits {
   int32_t layers = 0;  // that were waited for
   int64_t ns = 0;
+  int32_t assisted_layers = 0;  // that helpers have computed, of some rows
+  int32_t handover_layer = -1;  // the first after these, if any, of which all was there
   // The step ended with this one's layers, which were late or will not come; none: it did
   // not.
   AdapterVersionId ended_by;

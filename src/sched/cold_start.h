@@ -35,13 +35,24 @@ double stall_s(int32_t layers, double pass_s, ArrivalS&& arrival_s) {
   return stall_s;
 }
 
+inline constexpr int32_t kMaxAssistHelpers = 256;  // processes
+
+// Steps with helpers are counted by the layer from which the device went on alone, up to
+// each of these and beyond.
+inline constexpr std::array<int32_t, 9> kHandoverLimits = {0, 1, 2, 4, 8, 16, 32, 64, 128};
+
 // What became of cold requests, and of their layers.
 struct ColdStarts {
   std::array<uint64_t, kColdStartNames.size()> requests{};  // by the way that was taken: kLayered to kOndemand
   uint64_t layers_waited = 0;                               // of steps, for layers that were to be there
   uint64_t given_up = 0;                                    // steps that ended with a layer that was late
-  double waited_s = 0;                                      // for these
-  double hidden_s = 0;  // that adapters were still on their way while their requests were computed
+  double waited_s = 0;                                      // for layers
+  double hidden_s = 0;           // that adapters were still on their way while their requests were computed
+  uint64_t assisted_layers = 0;  // of steps, computed with helpers
+  std::array<uint64_t, kHandoverLimits.size() + 1> handovers{};
+  uint64_t handover_layers = 0;  // the sum of these layers
+  int32_t helpers = 0;           // that are there
+  uint64_t helper_restarts = 0;
 };
 
 }  // namespace loralei

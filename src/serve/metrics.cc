@@ -171,6 +171,7 @@ void put_histogram(Page& page, const char* name, const char* help, const char* a
   family.help = help;
   family.type = MetricType::Histogram;
   family.metric = {metric};
+  if (alias == nullptr) return page.family(std::move(family), {});
   page.family(std::move(family), {alias});
 }
 
@@ -287,6 +288,33 @@ void put_engine_counts(Page& page, const EngineStats& s) {
              number(s.adapter_upload_bytes));
   page.value(kCounter, "loralei_adapter_upload_seconds_total", "Time that copies of adapters to the GPU took.",
              s.adapter_upload_s);
+}
+
+// Requests whose adapters were not where steps compute (sched/cold_start.h).
+void put_cold_starts(Page& page, const ColdStarts& cold) {
+  constexpr auto kCounter = MetricType::Counter;
+  const auto count = [&](const char* name, const char* help, auto value) {
+    page.value(kCounter, name, help, static_cast<double>(value));
+  };
+  for (const ColdStart way : {ColdStart::kLayered, ColdStart::kAssisted, ColdStart::kOndemand}) {
+    const auto index = static_cast<size_t>(way);
+    page.value(kCounter, "loralei_cold_requests_total",
+               "Requests whose adapters were not where steps compute when their turn came, by what they did.",
+               static_cast<double>(cold.requests[index]), {{"way", kColdStartNames[index]}});
+  }
+  count("loralei_cold_layer_waits_total", "Layers of adapters on their way that a step waited for.",
+        cold.layers_waited);
+  count("loralei_cold_layer_wait_seconds_total", "The time of that.", cold.waited_s);
+  count("loralei_cold_steps_given_up_total", "Steps that ended with a layer that was late.", cold.given_up);
+  count("loralei_cold_hidden_seconds_total",
+        "Time for which adapters were on their way while their requests were computed.", cold.hidden_s);
+  count("loralei_assisted_layers_total", "Layers of steps that helpers computed.", cold.assisted_layers);
+  put_histogram(page, "loralei_cold_handover_layer",
+                "The layer from which the device went on without helpers, of steps with some.", nullptr, cold.handovers,
+                kHandoverLimits, static_cast<double>(cold.handover_layers));
+  page.value(MetricType::Gauge, "loralei_assist_helpers", "Helper processes.", cold.helpers);
+  count("loralei_assist_helper_restarts_total", "Helper processes that ended or were late, and were replaced.",
+        cold.helper_restarts);
 }
 
 void put_steps(Page& page, const EngineStats& s) {
@@ -418,6 +446,7 @@ void put_engine(Page& page, const EngineStats& s) {
   page.value(kGauge, "loralei_stream_pass_bytes", "Weights read from disk in every pass; 0: everything is resident.",
              number(s.streamed_bytes));
   put_engine_counts(page, s);
+  put_cold_starts(page, s.cold_starts);
   put_steps(page, s);
 }
 

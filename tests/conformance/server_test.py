@@ -238,6 +238,9 @@ class Metrics(unittest.TestCase):
         "encode_seconds_total", "decode_seconds_total", "sharing_agreement_ratio", "disk_blocks", "disk_bytes",
         "disk_written_bytes_total", "disk_restored_total", "disk_read_bytes_total", "disk_read_encoded_total", "disk_read_seconds_total",
         "disk_refused_total", "disk_lost_total")} | {"loralei_borrowed_prompt_tokens_total"}
+    OF_COLD_STARTS = {"loralei_cold_layer_waits_total", "loralei_cold_layer_wait_seconds_total", "loralei_cold_steps_given_up_total",
+                      "loralei_cold_hidden_seconds_total", "loralei_assisted_layers_total", "loralei_cold_handover_layer",
+                      "loralei_assist_helpers", "loralei_assist_helper_restarts_total", "loralei_cold_requests_total"}  # cold_start_test.py
     BEYOND_THIS_TEST = {"loralei_http_connections_refused_total",  # takes thousands of connections
                         "loralei_adapter_predicted_loads_total", "loralei_adapter_predicted_loads_used_total",  # take many minutes
                         "loralei_queue_quota_tokens", "loralei_queue_taken_tokens", "loralei_squashes_total",  # another policy, and predictions that are wrong
