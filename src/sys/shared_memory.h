@@ -40,6 +40,8 @@ class SharedMemory {
   // that only read it.
   Result<Descriptor> read_only_descriptor() const;
 
+  void close_descriptor() { descriptor_ = Descriptor(-1); }  // the mapping stays
+
   std::byte* data() const { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
   int descriptor() const { return descriptor_.get(); }
