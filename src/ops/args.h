@@ -143,6 +143,23 @@ struct LoraEmbedArgs {
   LoraTarget target;  // y [rows, hidden] and the sources per slot
 };
 
+// What remains of a low-rank product whose sums were computed elsewhere, by `lora` with
+// y = -0.0 in every place, scale and scaling 1 and no bias_delta (that is sum + b_bias):
+//
+//   y[row] = fma(scale * scaling, sums[row], y[row]), then + bias_delta
+//
+// in the arithmetic of the table's `lora`, so that both together are that in one place,
+// bit for bit. With rank 0 the sums are not read.
+struct LoraSumArgs {
+  const float* sums = nullptr;  // [rows, pair.out]
+  int64_t sums_stride = 0;
+  int32_t rows = 0;
+  const LoraPair* pair = nullptr;  // its scaling, rank, out and bias_delta
+  float scale = 1.0f;              // of the rows' segment
+  float* y = nullptr;              // [rows, pair.out], added to
+  int64_t y_stride = 0;
+};
+
 // --- full tensors an adapter replaces (PEFT modules_to_save, trainable_token_indices)
 
 // What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.

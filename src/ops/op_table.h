@@ -46,6 +46,7 @@ struct OpTable {
   void (*matmul_tiles)(OpContext&, const TileMatmulArgs&) = nullptr;  // layout kTile16
   void (*lora)(OpContext&, const LoraArgs&) = nullptr;
   void (*lora_embed)(OpContext&, const LoraEmbedArgs&) = nullptr;
+  void (*lora_add)(OpContext&, const LoraSumArgs&) = nullptr;
   void (*kv_store)(OpContext&, const KvStoreArgs&) = nullptr;
   void (*attention)(OpContext&, const AttentionArgs&) = nullptr;
   void (*rms_norm)(OpContext&, const RmsNormArgs&) = nullptr;

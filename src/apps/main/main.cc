@@ -3,14 +3,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "apps/command_words.h"
 #include "apps/options.h"
 #include "apps/version.h"
+#include "assist/assist_helper.h"
 
 namespace loralei {
 namespace {
@@ -47,6 +50,8 @@ Status read_words(const CLI::App& command, std::vector<std::string>& words, std:
 
 int main(int argc, char** argv) {
   using namespace loralei;
+  // A part of a server, started by it: no command, so that it stands in no help.
+  if (argc > 1 && std::string_view(argv[1]) == kAssistHelperWord) std::_Exit(run_assist_helper());
   CLI::App app("Loralei: one server, one base model, many LoRA adapters in every batch.", "loralei");
   app.set_version_flag("--version",
                        std::string(version_string()) + " (" + commit_string() + ", " + build_string() + ")");

@@ -57,6 +57,7 @@ const OpTable* avx2_op_table() {
       .matmul_tiles = matmul_tiles_avx2,
       .lora = avx2::lora,
       .lora_embed = avx2::lora_embed,
+      .lora_add = avx2::lora_add,
       .kv_store = avx2::kv_store,
       .attention = avx2::attention,
       .rms_norm = avx2::rms_norm,

@@ -75,6 +75,7 @@ const OpTable* avx512_op_table() {
       .matmul_tiles = matmul_tiles_avx512,
       .lora = avx512::lora,
       .lora_embed = avx512::lora_embed,
+      .lora_add = avx512::lora_add,
       .kv_store = avx512::kv_store,
       .attention = avx512::attention,
       .rms_norm = avx512::rms_norm,

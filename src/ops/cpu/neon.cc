@@ -52,6 +52,7 @@ const OpTable* neon_op_table() {
       .matmul_tiles = matmul_tiles_neon,
       .lora = neon::lora,
       .lora_embed = neon::lora_embed,
+      .lora_add = neon::lora_add,
       .kv_store = neon::kv_store,
       .attention = neon::attention,
       .rms_norm = neon::rms_norm,

@@ -58,7 +58,15 @@ void ref_matmul(OpContext& ctx, const MatmulArgs& args) {
   }
 }
 
-// y[0..out) += factor * (B v + b_bias) + bias_delta, for one row.
+// y += factor * sum + bias_delta
+void add_sum(const LoraPair& pair, double factor, int32_t output, float sum, float* y) {
+  double add = factor * static_cast<double>(sum);
+  if (pair.bias_delta != nullptr) add += static_cast<double>(pair.bias_delta[output]);
+  y[output] = static_cast<float>(static_cast<double>(y[output]) + add);
+}
+
+// y[0..out) += factor * (B v + b_bias) + bias_delta, for one row. The sums are rounded,
+// so that they may be computed elsewhere (LoraSumArgs).
 void expand_row(const LoraPair& pair, const double* v, float scale, float* y) {
   const double factor = static_cast<double>(scale) * static_cast<double>(pair.scaling);
   for (int32_t begin = 0; begin < pair.out; begin += kExpandChunk) {
@@ -71,9 +79,7 @@ void expand_row(const LoraPair& pair, const double* v, float scale, float* y) {
     }
     for (int32_t i = 0; i < count; ++i) {
       if (pair.b_bias != nullptr && pair.rank > 0) sum[i] += static_cast<double>(pair.b_bias[begin + i]);
-      double add = factor * sum[i];
-      if (pair.bias_delta != nullptr) add += static_cast<double>(pair.bias_delta[begin + i]);
-      y[begin + i] = static_cast<float>(static_cast<double>(y[begin + i]) + add);
+      add_sum(pair, factor, begin + i, static_cast<float>(sum[i]), y);
     }
   }
 }
@@ -129,6 +135,20 @@ void ref_lora_embed(OpContext& ctx, const LoraEmbedArgs& args) {
     });
   }
   if (worked) ++ctx.op_count;
+}
+
+void ref_lora_add(OpContext& ctx, const LoraSumArgs& args) {
+  const LoraPair& pair = *args.pair;
+  if (args.rows <= 0 || (pair.rank == 0 && pair.bias_delta == nullptr)) return;
+  ++ctx.op_count;
+  const double factor = static_cast<double>(args.scale) * static_cast<double>(pair.scaling);
+  ctx.pool->parallel_for(args.rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int32_t i = 0; i < pair.out; ++i)
+        add_sum(pair, factor, i, pair.rank > 0 ? args.sums[row * args.sums_stride + i] : 0.0f,
+                args.y + row * args.y_stride);
+    }
+  });
 }
 
 // The byte where number d of a position (inside its block) lies in a head of a slice.
@@ -320,6 +340,7 @@ const OpTable& ref_op_table() {
       .matmul_tiles = ref_matmul_tiles,
       .lora = ref_lora,
       .lora_embed = ref_lora_embed,
+      .lora_add = ref_lora_add,
       .kv_store = ref_kv_store,
       .attention = ref_attention,
       .rms_norm = ref_rms_norm,

@@ -436,3 +436,24 @@ void lora_embed(OpContext& ctx, const LoraEmbedArgs& args) {
   }
   if (worked) ++ctx.op_count;
 }
+
+// The end of a product whose sums, with b_bias, are there already.
+void lora_add(OpContext& ctx, const LoraSumArgs& args) {
+  if (args.rows <= 0 || (args.pair->rank == 0 && args.pair->bias_delta == nullptr)) return;
+  ++ctx.op_count;
+  LoraPair pair = *args.pair;
+  pair.b_bias = nullptr;
+  ctx.pool->parallel_for(args.rows, row_grain(int64_t{pair.out} * 2), [&](int64_t begin, int64_t end, int) {
+    ExpandTask task;
+    task.pair = &pair;
+    task.factor[0] = args.scale * pair.scaling;
+    for (int64_t row = begin; row < end; ++row) {
+      task.y[0] = args.y + row * args.y_stride;
+      const float* sums = args.sums + row * args.sums_stride;
+      for (int32_t i = 0; i < pair.out; i += kLanes) {
+        const int lanes = pair.out - i < kLanes ? pair.out - i : kLanes;
+        add_expanded(task, 0, i, lanes, pair.rank > 0 ? load_n(sums + i, lanes) : zero());
+      }
+    }
+  });
+}
