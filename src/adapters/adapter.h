@@ -26,6 +26,7 @@
 #include "formats/model_config.h"
 #include "ops/args.h"
 #include "sys/file.h"
+#include "sys/shared_memory.h"
 
 namespace loralei {
 
@@ -44,6 +45,9 @@ struct Adapter {
   std::map<std::string, int> modules;     // target name -> count, for display ("q_proj" -> 22)
   double change_norm = 0;                 // change.h; of the pairs alone
   std::shared_ptr<const void> storage;    // owns everything the pointers above lead to
+  // The memory in which that lies, where other processes may be given it
+  // (AdapterLoadOptions::shared); null: it is this process's alone.
+  std::shared_ptr<const SharedMemory> shared;
 
   const LoraPair& pair(int layer, Module module) const {
     return pairs[static_cast<size_t>(layer) * kLayerModules + static_cast<size_t>(module)];
@@ -60,6 +64,9 @@ struct AdapterLoadOptions {
   // (ops/lora_factors.h) whatever the file holds (--adapter-quant int8). Embedding
   // factors, biases and replaced tensors stay as they are.
   bool int8 = false;
+  // Into memory that helper processes may be given (Adapter::shared), which is all taken at
+  // once; where the system has none it is read into other memory.
+  bool shared = false;
   int64_t bytes_max = INT64_MAX;  // room in memory: what needs more is not read (AdapterLoad::bytes_needed)
 };
 

@@ -142,6 +142,7 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   LoadJob load{.id = next_job_, .path = entry.spec.path, .read = read};
   load.options.strict = options_.strict;
   load.options.int8 = options_.int8;
+  load.options.shared = options_.shared;
   load.options.bytes_max = grant.bytes();
   if (read) load.version = versions_.new_id();
   const AdapterVersionId version = load.version;

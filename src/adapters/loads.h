@@ -50,6 +50,7 @@ struct RegistryOptions {
   int32_t sources_max = 65536;
   bool strict = true;
   bool int8 = false;                              // AdapterLoadOptions::int8
+  bool shared = false;                            // AdapterLoadOptions::shared
   KeepOrder keep;                                 // who leaves first for another's room
   Shelf* beside = nullptr;                        // that loads may take of; outlives the registry
   bool foresees = false;                          // by AdapterForesight, and loads ahead

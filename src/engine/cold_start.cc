@@ -2,7 +2,8 @@
 // Requests that begin while their adapters are on their way.
 //
 // Such a request has its leases like any other: what has no bytes yet has its place. It
-// begins when every layer will be there before the pass gets to it. Where that is so even
+// begins when every layer will be there before the pass gets to it; or at once, where
+// helpers compute what is not, and that answers sooner. Where that is so even
 // if layers come a quarter later than predicted it shares steps with others; if not,
 // steps have rows of such requests alone, in turns with steps of the others. Its prompt
 // is computed so; what it says comes when all of its adapters are there.
@@ -19,31 +20,38 @@ namespace loralei {
 namespace {
 
 constexpr double kSlowness = 1.25;     // of arrivals, that others need not feel
+constexpr double kBetter = 0.95;       // than waiting, of what helpers promise
 constexpr int64_t kAloneFactor = 4;    // of a step's bound, for layers where nobody else runs
 constexpr int64_t kRetryNs = 100'000;  // predictions are looked at no more often
 
 }  // namespace
 
-// From now until its layers allow a pass of so many rows, if they come `slowness` times
+// When a layer of its adapters will be there, from now on, if they come `slowness` times
 // as late as predicted.
+double EngineLoop::arrival_s(const AdapterOnItsWay& way, int32_t piece, double slowness) const {
+  const int64_t bytes = way.bytes_left(piece);
+  return bytes == 0 ? 0.0 : slowness * upload_times_.predict_s(bytes);
+}
+
+// From now until its layers allow a pass of so long without a wait.
 double EngineLoop::stall_of(const Request& request, double pass_s, double slowness) const {
   double stall = -pass_s;
   for (const AdapterVersionId version : request.hold.versions()) {
     const std::optional<AdapterOnItsWay> way = tier_->on_its_way(version);
     if (!way || way->arrivals->whole()) continue;
-    const int32_t layers = way->arrivals->total() - 1;
-    stall = std::max(stall, stall_s(layers, pass_s, [&](int32_t piece) {
-                       const int64_t bytes = way->bytes_left(piece);
-                       return bytes == 0 ? 0.0 : slowness * upload_times_.predict_s(bytes);
-                     }));
+    stall = std::max(stall, stall_s(way->arrivals->total() - 1, pass_s,
+                                    [&](int32_t piece) { return arrival_s(*way, piece, slowness); }));
   }
   return stall;
 }
 
-double EngineLoop::pass_s(const Sequence& sequence, int32_t computed) const {
+int32_t EngineLoop::rows_of_step(const Sequence& sequence, int32_t computed) const {
   const auto known = static_cast<int32_t>(sequence.text().size());
-  const PrefillRows most = rows_now_;
-  const int32_t rows = std::min({known - computed, running_.empty() ? most.alone : most.shared, parts_.step_tokens});
+  const int32_t most = running_.empty() ? rows_now_.alone : rows_now_.shared;
+  return std::min({known - computed, most, parts_.step_tokens});
+}
+
+double EngineLoop::pass_s(int32_t rows, int32_t computed) const {
   const int64_t attended = int64_t{rows} * computed + int64_t{rows} * (rows + 1) / 2;
   return times_.predicted_s({.rows = rows, .attended = attended});
 }
@@ -66,6 +74,28 @@ void EngineLoop::bring_all() {
   }
 }
 
+// How a request with these rows would fare with helpers. No rows: they can do nothing for
+// it.
+EngineLoop::Assisted EngineLoop::assisted(const Request& request, double pass_s, int32_t rows) {
+  Assisted assisted{.pass_s = pass_s, .rows = INT32_MAX};
+  for (const AdapterPin& pin : request.pins) {
+    const auto versions = request.hold.versions();
+    if (std::find(versions.begin(), versions.end(), pin->version) == versions.end()) continue;
+    const std::optional<AdapterOnItsWay> way = tier_->on_its_way(pin->version);
+    if (!way || way->arrivals->whole()) continue;
+    const AssistOffer offer = parts_.executor->assist_with(*pin);
+    if (offer.rows == 0) return {};
+    const int32_t layers = way->arrivals->total() - 1;
+    const double layer_s = offer.layer_s(std::min(rows, offer.rows));
+    assisted.rows = std::min(assisted.rows, offer.rows);
+    assisted.holds_up |= layer_s > pass_s / layers;
+    assisted.pass_s =
+        std::max(assisted.pass_s,
+                 assisted_pass_s(layers, pass_s, layer_s, [&](int32_t layer) { return arrival_s(*way, layer, 1.0); }));
+  }
+  return assisted;
+}
+
 // Of one that has its leases, and of whose adapters some are on their way: whether it is
 // to begin now. False: it is asked again when something has arrived, or its time has come.
 bool EngineLoop::begins_early(Sequence& sequence) {
@@ -76,18 +106,42 @@ bool EngineLoop::begins_early(Sequence& sequence) {
   const auto comes = [this](AdapterVersionId version) { return tier_->on_its_way(version).has_value(); };
   if (!std::all_of(request.hold.versions().begin(), request.hold.versions().end(), comes)) return false;
   const KvMatch match = parts_.kv->peek(request.key, sequence.text(), match_limit(sequence));
-  const double pass = pass_s(sequence, match.tokens());
+  const int32_t rows = rows_of_step(sequence, match.tokens());
+  const double pass = pass_s(rows, match.tokens());
   const double stall = stall_of(request, pass, 1.0);
-  if (stall > 0) {
+  if (stall <= 0) {
+    request.assisted = false;
+    request.alone = stall_of(request, pass, kSlowness) > 0;
+  } else if (!begins_assisted(request, pass, stall, rows)) {
     const int64_t now_ns = parts_.clock->now_ns();
     const auto stall_ns = std::max(kRetryNs, static_cast<int64_t>(std::min(stall, 3600.0) * 1e9));
     looks_early_ns_ = std::min(looks_early_ns_, now_ns + stall_ns);
     return false;
   }
-  request.alone = stall_of(request, pass, kSlowness) > 0;
   if (!request.alone || alone_turn_) return true;
   alone_waiting_.push_back(sequence.id);  // for the next turn
   return false;
+}
+
+// It would have to wait for `stall` otherwise.
+bool EngineLoop::begins_assisted(Request& request, double pass, double stall, int32_t rows) {
+  if (parts_.cold_start != ColdStart::kAuto && parts_.cold_start != ColdStart::kAssisted) return false;
+  if (assist_rows_left_ == 0) return false;
+  const Assisted helped = assisted(request, pass, rows);
+  if (helped.rows == 0) return false;
+  if (parts_.cold_start == ColdStart::kAuto && helped.pass_s >= kBetter * (stall + pass)) return false;
+  request.assisted = true;
+  request.alone = helped.holds_up;
+  return true;
+}
+
+// Helpers have so many rows of a step, and its sequences share them.
+void EngineLoop::take_assist_rows(const Request& request, SeqState& state) {
+  if (!request.assisted || !(request.early || request.arriving)) return;
+  state.waits |= assist_rows_left_ == 0;
+  if (state.waits) return;
+  state.rows_most = assist_rows_left_;
+  assist_rows_left_ -= std::min(assist_rows_left_, state.remaining());
 }
 
 // The time at which somebody may begin has come: those that were set aside are asked.
@@ -111,7 +165,7 @@ void EngineLoop::end_early(Request& request) {
   if (!std::exchange(request.early, false)) return;
   --early_;
   CHECK(early_ >= 0);
-  request.late = request.alone = false;
+  request.late = request.alone = request.assisted = false;
 }
 
 // Those whose adapters are all there now; those whose adapters will not come end.
@@ -189,6 +243,13 @@ void EngineLoop::give_up_early(const StepWaits& waits) {
 void EngineLoop::count_waits(const StepWaits& waits) {
   counters_.cold_starts.layers_waited += static_cast<uint64_t>(waits.layers);
   counters_.cold_starts.waited_s += static_cast<double>(waits.ns) * 1e-9;
+  if (waits.assisted_layers > 0) {
+    const int32_t handover = waits.handover_layer < 0 ? parts_.config.layers : waits.handover_layer;
+    counters_.cold_starts.assisted_layers += static_cast<uint64_t>(waits.assisted_layers);
+    counters_.cold_starts.handover_layers += static_cast<uint64_t>(handover);
+    const auto limit = std::lower_bound(kHandoverLimits.begin(), kHandoverLimits.end(), handover);
+    ++counters_.cold_starts.handovers[static_cast<size_t>(limit - kHandoverLimits.begin())];
+  }
   if (waits.ns == 0) return;
   for (const Sequence* sequence : group_sequences_)
     if (sequence->request->early) sequence->request->layers_waited_ns += waits.ns;

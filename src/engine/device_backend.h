@@ -25,6 +25,7 @@
 #include "device/device_rates.h"
 #include "device/host/thread_pool.h"
 #include "engine/executor.h"
+#include "engine/layer_assist.h"
 #include "engine/memory_plan.h"
 #include "formats/model_config.h"
 #include "memory/ledger.h"
@@ -53,6 +54,7 @@ struct DeviceRequest {
   ModelLimits limits;    // max_model_len: the most that the plan may give
   DType kv_dtype = DType::kF16;
   MemoryRequest memory;  // as stated by the user; what is left and the bytes of a block are the device's to say
+  AssistSetup assist;    // none: without helpers
   Ledger& ledger;        // the device's
   Ledger& host_ledger;
   LogSink* log = nullptr;

@@ -451,6 +451,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.registry.loads_max = std::max(1, options.adapter_load_threads);
   loop.registry.strict = options.adapter_strict;
   loop.registry.int8 = options.adapter_int8;
+  loop.registry.shared = parts.shared_adapters;
   loop.registry.rank_max =
       options.adapter_rank_max > 0 ? std::min(options.adapter_rank_max, limits.rank_max) : limits.rank_max;
   loop.max_model_len = static_cast<int32_t>(max_model_len);

@@ -63,6 +63,7 @@ struct EngineHostOptions {
   std::function<void(LengthsState&&)> keep_lengths;
   EngineOptions engine;
   DeviceFactory device;            // empty: the cores
+  AssistSetup assist;              // how helpers are started; how many, engine.assist_helpers says
   std::vector<std::string> notes;  // sentences about these options, for the log
   std::string build;               // named in the fingerprint
 };

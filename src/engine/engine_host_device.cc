@@ -9,9 +9,28 @@
 #include "engine/engine_host.h"
 #include "engine/engine_host_parts.h"
 #include "sys/cpu.h"
+#include "sys/threads.h"
 #include "weights/pack.h"
 
 namespace loralei {
+
+namespace {
+
+// Helpers have the cores that those of the device, or of its host, leave: one each.
+AssistSetup assist_of(const EngineHostOptions& options, const DeviceBudget& device, int threads) {
+  AssistSetup assist = options.assist;
+  const ColdStart way = options.engine.cold_start;
+  const bool wanted = way == ColdStart::kAuto || way == ColdStart::kAssisted;
+  const std::vector<int> cpus = allowed_cpus();
+  const int left = std::max(0, usable_cpus() - threads);
+  const int32_t most = device.of_host ? left : 0;  // beside a GPU only where they are asked for
+  assist.helpers = !wanted ? 0 : options.engine.assist_helpers >= 0 ? options.engine.assist_helpers : most;
+  assist.helpers = std::min(assist.helpers, kMaxAssistHelpers);
+  for (size_t i = static_cast<size_t>(threads); i < cpus.size(); ++i) assist.cpus.push_back(cpus[i]);
+  return assist;
+}
+
+}  // namespace
 
 Status leave_to_device(const DeviceBudget& device, bool stated, int64_t& budget_bytes) {
   if (!device.of_host) return {};
@@ -61,10 +80,12 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
   TRY(check_device_room(fixed));
   Ledger& weights_ledger = budget.of_host ? *parts.device_ledger : *parts.ledger;
   TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, weights_ledger, parts.weight_options));
+  const AssistSetup assist = assist_of(parts.options, budget, parts.pool->threads());
   TRY_ASSIGN(DeviceBackend backend,
              parts.options.device.make({parts.file.config, *parts.weights, *parts.ops, *parts.pool, fixed.limits,
-                                        fixed.kv_dtype, memory_request(engine.options, parts.file.config, 0),
+                                        fixed.kv_dtype, memory_request(engine.options, parts.file.config, 0), assist,
                                         *parts.device_ledger, *parts.ledger, &log}));
+  engine.shared_adapters = assist.helpers > 0;
   if (!budget.of_host) parts.weights->release_matrices();
   parts.device = std::move(backend.owns);
   parts.plan = std::move(backend.plan);

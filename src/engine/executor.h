@@ -23,6 +23,7 @@
 #include "engine/device_tier.h"
 #include "engine/step_batch.h"
 #include "model/model.h"
+#include "sched/cold_start.h"
 
 namespace loralei {
 
@@ -42,6 +43,15 @@ class Executor {
   // no result is given before all are there. Where begins_early().
   virtual void announce_early(const Adapter&, std::shared_ptr<const Arrivals>) { CHECK(false); }
   virtual bool begins_early() const { return false; }
+  // What helper processes could do for a prompt with this adapter, which is announced and
+  // on its way to the executor's own memory; they are told of it.
+  virtual AssistOffer assist_with(const Adapter&) { return {}; }
+  struct AssistState {
+    int32_t helpers = 0;
+    int32_t rows = 0;  // of a step, that they can take
+    uint64_t restarts = 0;
+  };
+  virtual AssistState assist_state() const { return {}; }
   virtual void withdraw(AdapterVersionId version) = 0;
   // Rows of `vocab` logits fit the results of coming steps; those of the last one are
   // gone. An error: there is no memory for that.

@@ -250,7 +250,7 @@ EngineLoop::Leases EngineLoop::hold_on_device(Sequence& sequence) {
     end_request(request, EndReason::kError, there.error());
     return Leases::kGone;
   }
-  if (*there && request.arriving) request.arriving = request.alone = false;
+  if (*there && request.arriving) request.arriving = request.alone = request.assisted = false;
   request.was_cold |= request.arriving;
   return *there || begins_early(sequence) ? Leases::kTaken : Leases::kSkip;
 }
@@ -292,7 +292,7 @@ void EngineLoop::set_lacks(Request& request, bool lacks) {
 void EngineLoop::drop_leases(Request& request) {
   CHECK(request.running == 0);
   end_early(request);
-  request.arriving = request.alone = request.late = false;
+  request.arriving = request.alone = request.late = request.assisted = false;
   if (request.hold) arriving_changed_ = prefetch_due_ = true;  // there is more room on the device
   request.hold.release();
   request.pins.clear();

@@ -193,6 +193,9 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.held = parked_;
   stats.waiting_for_adapter = static_cast<int32_t>(cold_.size()) + lacking_;
   const SizeQueues& queues = scheduling_.queues();
+  const Executor::AssistState assist = parts_.executor->assist_state();
+  stats.cold_starts.helpers = assist.helpers;
+  stats.cold_starts.helper_restarts = assist.restarts;
   stats.queue_count = queues.count();
   for (int32_t queue = 0; queue < queues.count(); ++queue) {
     QueueGauges& gauges = stats.queues[static_cast<size_t>(queue)];

@@ -209,9 +209,19 @@ class EngineLoop {
 
   // cold_start.cc
   void bring_all();
+  double arrival_s(const AdapterOnItsWay& way, int32_t piece, double slowness) const;
   double stall_of(const Request& request, double pass_s, double slowness) const;
-  double pass_s(const Sequence& sequence, int32_t computed) const;
+  int32_t rows_of_step(const Sequence& sequence, int32_t computed) const;
+  double pass_s(int32_t rows, int32_t computed) const;
+  struct Assisted {
+    double pass_s = 0;
+    int32_t rows = 0;       // of a step, at most
+    bool holds_up = false;  // helpers are slower than the device
+  };
+  Assisted assisted(const Request& request, double pass_s, int32_t rows);
   bool begins_early(Sequence& sequence);
+  bool begins_assisted(Request& request, double pass, double stall, int32_t rows);
+  void take_assist_rows(const Request& request, SeqState& state);
   void look_early(int64_t now_ns);
   void begin_early(Request& request);
   void end_early(Request& request);
@@ -337,6 +347,7 @@ class EngineLoop {
   int64_t looks_early_ns_ = Next::kNever;                     // when somebody may begin, or sooner
   bool alone_turn_ = false;           // steps of this turn have rows of those that are alone, and no others
   bool alone_last_ = false;           // the last step had
+  int32_t assist_rows_left_ = 0;      // of helpers, in the step that is planned
   std::vector<SeqId> alone_waiting_;  // that may begin in a step of those
   std::vector<Request*> early_requests_;
   TransferTimes upload_times_;

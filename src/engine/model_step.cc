@@ -19,11 +19,11 @@ const Adapter& ModelStep::announced(AdapterVersionId version) const {
 }
 
 // The step waits for what it has not got yet.
-void ModelStep::expect(AdapterVersionId version) {
+void ModelStep::expect(int32_t slot, AdapterVersionId version) {
   Announced& announced = adapters_.at(version);
   if (announced.arrivals == nullptr) return;
   if (!announced.arrivals->whole())
-    return inputs_.add(*announced.adapter, announced.arrivals, announced.whole_for_results);
+    return inputs_.add(slot, *announced.adapter, announced.arrivals, announced.whole_for_results);
   announced.arrivals.reset();
 }
 
@@ -46,7 +46,7 @@ void ModelStep::fill_sources(std::span<const AdapterVersionId> slots, std::span<
   }
 }
 
-const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams) {
+const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams, LayerAssist* assist) {
   groups_.clear();
   for (const BatchGroup& group : batch.groups) {
     CHECK(group.blocks_begin >= 0 &&
@@ -73,8 +73,8 @@ const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams) {
   batch_.slots = static_cast<int32_t>(batch.adapters.size());
   batch_.versions = batch.adapters;
   batch_.overrides = overrides_;
-  inputs_.begin(batch.arrivals_wait_ns);
-  for (const AdapterVersionId version : batch.adapters) expect(version);
+  inputs_.begin(batch.arrivals_wait_ns, assist);
+  for (size_t slot = 0; slot < batch.adapters.size(); ++slot) expect(static_cast<int32_t>(slot), batch.adapters[slot]);
   batch_.inputs = inputs_.empty() ? nullptr : &inputs_;
   batch_.logits_rows = batch.logits_rows;
   batch_.choices = batch.choices;

@@ -44,7 +44,8 @@ class ModelStep {
   Status reserve_vocab(int32_t vocab) { return outputs_.reserve_vocab(vocab); }
 
   // `streams`: rows keep theirs.
-  const ModelBatch& fill(const StepBatch& batch, bool streams = false);
+  // `assist`: who helps with what is not there; may be null.
+  const ModelBatch& fill(const StepBatch& batch, bool streams = false, LayerAssist* assist = nullptr);
   StepResult result() const { return outputs_.result(); }
   // Of the batch filled last.
   const StepWaits& waits() const { return inputs_.waits(); }
@@ -56,7 +57,7 @@ class ModelStep {
     bool whole_for_results = false;
   };
   const Adapter& announced(AdapterVersionId version) const;
-  void expect(AdapterVersionId version);
+  void expect(int32_t slot, AdapterVersionId version);
   void fill_sources(std::span<const AdapterVersionId> slots, std::span<const int32_t> first_layers);
 
   std::unordered_map<AdapterVersionId, Announced> adapters_;

@@ -95,6 +95,7 @@ struct Request {
   bool arriving = false;  // what `hold` holds is on its way to the device
   // It runs all the same; in steps of such requests alone; not, since a layer was late.
   bool early = false, alone = false, late = false;
+  bool assisted = false;                        // it begins, or began, with helpers
   bool was_cold = false, cold_counted = false;  // when its turn came
   int64_t early_ns = 0;                         // when it began so
   int64_t layers_waited_ns = 0;                 // in its steps since

@@ -113,6 +113,7 @@ struct EngineContext {
 struct EngineParts : EngineContext {
   std::unique_ptr<Executor> executor;
   AdapterSource adapters;
+  bool shared_adapters = false;             // are read into memory that helpers may be given
   std::shared_ptr<RequestBudget> requests;  // of the ledger; null: made with a reserve of nothing
   EngineOptions options;
   MemoryControl memory;

@@ -13,6 +13,12 @@ namespace {
 // Sequences that are to stand ready with their first mask: more would only hold memory.
 constexpr size_t kFormedMax = 64;
 
+// That a cold request took.
+ColdStart way_of(const Request& request) {
+  if (!request.early) return ColdStart::kOndemand;
+  return request.assisted ? ColdStart::kAssisted : ColdStart::kLayered;
+}
+
 }  // namespace
 
 // Positions below this may come from the cache: the last known token must be computed,
@@ -205,7 +211,9 @@ std::optional<Fit> EngineLoop::offer(Sequence& sequence, int64_t now_ns) {
   CHECK(request.pins.size() == request.sources.size());
   const KvMatch match = parts_.kv->peek(request.key, sequence.text(), match_limit(sequence));
   sequence.borrowed = lent_to(sequence, match.tokens());
-  const Fit fit = planner_.offer(state_of(sequence, match.tokens(), match.blocks, match.evictable));
+  SeqState state = state_of(sequence, match.tokens(), match.blocks, match.evictable);
+  take_assist_rows(request, state);
+  const Fit fit = planner_.offer(state);
   if (fit == Fit::kAdmitted) {
     sequence.passes_until_ns = admission_.passed() ? now_ns + sequence.standing.run_ns : 0;
     leave_waiting(sequence);
@@ -261,9 +269,11 @@ bool EngineLoop::plan_step() {
   KvCache& kv = *parts_.kv;
   const bool drafts = speculates();
   running_states_.clear();
+  assist_rows_left_ = tier_ == nullptr ? 0 : parts_.executor->assist_state().rows;
   for (Sequence* sequence : running_) {
     const auto blocks = static_cast<int32_t>(sequence->lease.blocks().size());
     running_states_.push_back(state_of(*sequence, sequence->computed, blocks, kv.exclusive(sequence->lease)));
+    take_assist_rows(*sequence->request, running_states_.back());
     if (drafts && !running_states_.back().waits) running_states_.back().draft = draft_of(*sequence);
   }
   rows_now_ = prefill_rows();
@@ -350,7 +360,7 @@ void EngineLoop::admit(Sequence& sequence) {
     counters_.prefix_queries += static_cast<uint64_t>(request.prompt_size());
     counters_.prefix_hits += static_cast<uint64_t>(sequence.computed);
     if (request.was_cold && !std::exchange(request.cold_counted, true))
-      ++counters_.cold_starts.requests[static_cast<size_t>(request.early ? ColdStart::kLayered : ColdStart::kOndemand)];
+      ++counters_.cold_starts.requests[static_cast<size_t>(way_of(request))];
   }
   leave_queue(request);
   const auto place = std::upper_bound(running_.begin(), running_.end(), &sequence,

@@ -35,7 +35,35 @@ double stall_s(int32_t layers, double pass_s, ArrivalS&& arrival_s) {
   return stall_s;
 }
 
-inline constexpr int32_t kMaxAssistHelpers = 256;  // processes
+// What helpers would do for one adapter's rows.
+struct AssistOffer {
+  int32_t rows = 0;       // of a step, at most; 0: nothing
+  int32_t rows_each = 1;  // of a helper, as long as others are free
+  int32_t helpers = 1;
+  double row_s = 0;      // of a row in one layer
+  double message_s = 0;  // of a layer, whatever its rows
+
+  double layer_s(int32_t step_rows) const {
+    const int32_t taken = std::clamp((step_rows + rows_each - 1) / rows_each, 1, helpers);
+    return message_s + row_s * static_cast<double>((step_rows + taken - 1) / taken);
+  }
+};
+
+// A prompt that computes for `pass_s`, begun now, with helpers for whatever layers are
+// not there when it gets to them: a layer takes as long as the slower of both, or until
+// it is there and then as ever.
+template <typename ArrivalS>
+double assisted_pass_s(int32_t layers, double pass_s, double helper_layer_s, ArrivalS&& arrival_s) {
+  const double layer_s = pass_s / static_cast<double>(layers);
+  double now_s = 0;
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    const double wait_s = arrival_s(layer) - now_s;
+    now_s += wait_s <= 0 ? layer_s : std::min(std::max(layer_s, helper_layer_s), wait_s + layer_s);
+  }
+  return now_s;
+}
+
+inline constexpr int32_t kMaxAssistHelpers = 64;  // processes
 
 // Steps with helpers are counted by the layer from which the device went on alone, up to
 // each of these and beyond.

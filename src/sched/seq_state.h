@@ -43,7 +43,8 @@ struct SeqState {
   // Positions before `borrowed` are computed from layer begin_layer on: what lies below
   // has been lent (KvCache::borrow).
   int32_t borrowed = 0, begin_layer = 0;
-  int32_t queue = 0;  // by its size (PlanInput::row_shares)
+  int32_t queue = 0;              // by its size (PlanInput::row_shares)
+  int32_t rows_most = INT32_MAX;  // of a step, beside what all share
 
   int32_t remaining() const { return known - computed; }
   int32_t begins_at() const { return computed < borrowed ? begin_layer : 0; }  // the next row's layer

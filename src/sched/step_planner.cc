@@ -119,7 +119,7 @@ int32_t StepPlanner::rows_among(const SeqState& candidate, int32_t total) const 
 // Rows from `computed` on that logits and segments allow.
 int32_t StepPlanner::rows_within_budget(const SeqState& seq, int32_t rows_max) const {
   if (segments_of(seq) > segments_left_) return 0;
-  int32_t rows = std::min({seq.remaining(), rows_max, tokens_left_});
+  int32_t rows = std::min({seq.remaining(), rows_max, tokens_left_, seq.rows_most});
   if (seq.computed < seq.borrowed) rows = std::min(rows, seq.borrowed - seq.computed);
   const int32_t excess = logits_wanted(seq, seq.computed, seq.computed + rows) - logits_left_;
   // Rows that want logits are a run that ends the chunk or (prompt logprobs) fills it:

@@ -81,7 +81,14 @@ Result<DeviceBackend> make_emulated_backend(const EmulatedOptions& options, cons
   std::unique_ptr<Link> link =
       options.make_link ? options.make_link(parts->clock) : std::make_unique<ThrottledLink>(options.link, parts->clock);
   TRY_ASSIGN(auto made, EmulatedTier::create(tier, std::move(link), parts->clock));
-  backend.executor = make_emulated_executor(*parts->model, limits, *parts->kv, std::move(made), request.host_ledger);
+  std::unique_ptr<LayerAssist> assist;
+  if (request.assist.helpers > 0) {
+    CHECK(request.log != nullptr);
+    TRY_ASSIGN(assist, LayerAssist::create(request.assist, config, limits.rank_max, request.ops, request.host_ledger,
+                                           parts->clock, *request.log));
+  }
+  backend.executor = make_emulated_executor(*parts->model, limits, *parts->kv, std::move(made), request.host_ledger,
+                                            std::move(assist));
   backend.name = request.ops.name;  // the numbers are the cores'
   backend.owns = std::move(parts);
   return backend;

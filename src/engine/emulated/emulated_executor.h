@@ -15,11 +15,14 @@
 
 #include "engine/emulated/emulated_tier.h"
 #include "engine/executor.h"
+#include "engine/layer_assist.h"
 #include "kv/block_pool.h"
 
 namespace loralei {
 
+// `assist`: helpers for what is on its way; null: none.
 std::unique_ptr<Executor> make_emulated_executor(Model& model, const ModelLimits& limits, const BlockPool& kv,
-                                                 std::unique_ptr<EmulatedTier> tier, Ledger& ledger);
+                                                 std::unique_ptr<EmulatedTier> tier, Ledger& ledger,
+                                                 std::unique_ptr<LayerAssist> assist = nullptr);
 
 }  // namespace loralei
