@@ -29,9 +29,19 @@
 
 namespace loralei {
 
+// Adapter::digest is the SHA-256 over the config's text and the weights file in parts:
+//
+//   length of adapter_config.json (0 for GGUF), its bytes,
+//   then for each part of the weights file, in the file's order: length, SHA-256 of it
+//
+// with lengths as 8 bytes, the lowest first. The file is cut at the beginning and the end
+// of every tensor of its header that has any bytes: what stands before the first one is a
+// part, each tensor is one, and what lies between two or behind the last; none is empty,
+// and every byte is in one of them. So the parts can be read in any order, and files with
+// the same bytes have the same digest.
 struct Adapter {
   AdapterVersionId version;
-  Digest digest{};    // SHA-256 over config and weights; names the KV identity. Never the adapter's name.
+  Digest digest{};    // over config and weights, as below; names the KV identity. Never the adapter's name.
   int64_t bytes = 0;  // memory held
   int rank_max = 0;
   int vocab = 0;  // logits this adapter's rows produce; the base's unless resized
