@@ -277,6 +277,21 @@ void weigh_change(Adapter& adapter, const ModelConfig& config) {
   adapter.report.push_back(adapter.doubts.back());
 }
 
+// Layer by layer; behind the last one, which is still to be counted, what follows from
+// all of them.
+Status read_numbers(FilePass& pass, const LoadPlan& plan, const AdapterBase& base, const std::string& config_text,
+                    Storage& storage, Adapter& adapter, Arrivals& arrivals) {
+  for (int32_t layer = 0; layer <= plan.layers; ++layer) {
+    TRY(pass.read_layer(layer));
+    finish_layer(plan, base, storage, layer);
+    if (layer < plan.layers) arrivals.advance();
+  }
+  TRY(pass.read_rest());
+  adapter.digest = pass.digest(config_text);
+  weigh_change(adapter, base.config);
+  return {};
+}
+
 Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
                                  const AdapterLoadOptions& options, AdapterVersionId version) {
   TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
@@ -299,13 +314,15 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
   std::shared_ptr<Adapter> adapter = build(plan, base.config, storage);
   adapter->version = version;
   FilePass pass(*source.weights, std::move(source.cuts), plan, storage->data);
-  for (int32_t layer = 0; layer <= plan.layers; ++layer) {
-    TRY(pass.read_layer(layer));
-    finish_layer(plan, base, *storage, layer);
+  const auto arrivals = std::make_shared<Arrivals>(plan.layers + 1);
+  if (options.early != nullptr) options.early->begun({adapter, arrivals, pass.layer_bytes()});
+  Status read = read_numbers(pass, plan, base, source.file.config_text, *storage, *adapter, *arrivals);
+  if (options.early != nullptr) read = options.early->judge(source.stamp, std::move(read));
+  if (!read.ok()) {
+    arrivals->fail({read.error().code, printable(read.error().message)});
+    return std::move(read).error();
   }
-  TRY(pass.read_rest());
-  adapter->digest = pass.digest(source.file.config_text);
-  weigh_change(*adapter, base.config);
+  arrivals->advance();
   return AdapterLoad{.adapter = std::move(adapter), .stamp = source.stamp};
 }
 
