@@ -18,7 +18,8 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kChunkBytes = kMiB;
-constexpr int64_t kNearBytes = 4 * kKiB;  // what lies between two tensors is then read with them
+constexpr int64_t kNearBytes = 4 * kKiB;    // what lies between two tensors is then fetched with them
+constexpr int64_t kAheadBytes = 16 * kMiB;  // of one run; behind that the system sees by itself how it is read
 
 // Index of the first number that is NaN or infinite, or -1. Plain formats only.
 int64_t first_not_finite(DType dtype, const std::byte* bytes, int64_t count) {
@@ -123,15 +124,18 @@ void FilePass::announce(int32_t layer) const {
   const auto place = static_cast<size_t>(layer);
   if (place + 1 >= layer_begin_.size()) return;
   int64_t begin = 0, end = 0;
+  const auto tell = [&] {
+    if (end > begin) file_.will_read(begin, std::min(end - begin, kAheadBytes));
+  };
   for (size_t i = layer_begin_[place]; i < layer_begin_[place + 1]; ++i) {
     const TensorInfo& info = *placements_[i]->tensor;
     if (info.offset > end + kNearBytes || end == 0) {
-      if (end > begin) file_.will_read(begin, end - begin);
+      tell();
       begin = info.offset;
     }
     end = info.offset + info.bytes;
   }
-  if (end > begin) file_.will_read(begin, end - begin);
+  tell();
 }
 
 Status FilePass::read_layer(int32_t layer) {

@@ -11,6 +11,7 @@
 #include "adapters/change.h"
 #include "adapters/file_pass.h"
 #include "adapters/load_plan.h"
+#include "base/check.h"
 #include "base/limits.h"
 #include "base/printable.h"
 #include "base/units.h"
@@ -323,6 +324,7 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
     return std::move(read).error();
   }
   arrivals->advance();
+  CHECK(arrivals->whole());
   return AdapterLoad{.adapter = std::move(adapter), .stamp = source.stamp};
 }
 
