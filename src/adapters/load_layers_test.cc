@@ -237,7 +237,12 @@ TEST_F(LayersTest, NothingIsHandedOutWithoutRoomOrUnasked) {
 // A reader on another thread is done with each layer before the next one is read.
 TEST_F(LayersTest, AReaderComputesWithWhatIsThere) {
   config["target_modules"] = {"q_proj", "down_proj"};
+  config["bias"] = "all";  // their differences to the base's are made when a layer is read
+  give_biases();
+  full_bias(Module::kQ);
   linear("mlp.down_proj", 8, 12);
+  for (int layer = 0; layer < kLayers; ++layer)
+    tensors[kLayer + std::to_string(layer) + ".self_attn.q_proj.base_layer.bias"] = matrix({8}, next());
   put_files(shuffled_safetensors(tensors, 1));
   const auto sum_of = [](const std::vector<Array>& arrays) {
     uint64_t sum = 0;
