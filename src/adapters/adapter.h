@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/arrivals.h"
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/result.h"
@@ -30,9 +32,19 @@
 
 namespace loralei {
 
+// Adapter::digest is the SHA-256 over the config's text and the weights file in parts:
+//
+//   length of adapter_config.json (0 for GGUF), its bytes,
+//   then for each part of the weights file, in the file's order: length, SHA-256 of it
+//
+// with lengths as 8 bytes, the lowest first. The file is cut at the beginning and the end
+// of every tensor of its header that has any bytes: what stands before the first one is a
+// part, each tensor is one, and what lies between two or behind the last; none is empty,
+// and every byte is in one of them. So the parts can be read in any order, and files with
+// the same bytes have the same digest.
 struct Adapter {
   AdapterVersionId version;
-  Digest digest{};    // SHA-256 over config and weights; names the KV identity. Never the adapter's name.
+  Digest digest{};    // over config and weights, as below; names the KV identity. Never the adapter's name.
   int64_t bytes = 0;  // memory held
   int rank_max = 0;
   int vocab = 0;  // logits this adapter's rows produce; the base's unless resized
@@ -56,6 +68,27 @@ struct Adapter {
   const LoraPair& embed_pair() const { return pairs[pairs.size() - 1]; }
 };
 
+// An adapter whose numbers are still being read, in the order in which a pass over the
+// model needs them: what the embedding has with layer 0, and as the last of layers + 1
+// pieces final norm and what the head has. Where `there()` has been seen to be n, the
+// arrays of the first n are as they stay. digest, change_norm, report and doubts may be
+// read when it is whole; all else of the adapter is as it stays from the beginning.
+struct AdapterArriving {
+  std::shared_ptr<const Adapter> adapter;    // the one that the load answers at its end
+  std::shared_ptr<const Arrivals> arrivals;  // fails with the load's sentence
+  std::vector<int64_t> layer_bytes;          // [layers + 1] of the weights file
+};
+
+// For those who want an adapter before its last layer is there. Called by the loader,
+// both or none.
+struct AdapterEarly {
+  // Its headers are checked and its memory is there, and none of its numbers.
+  std::function<void(AdapterArriving&&)> begun;
+  // All is read, or something was wrong; before the last piece counts. Answers how the
+  // load ends. `of`: the files that were read.
+  std::function<Status(const FileStamp& of, Status read)> judge;
+};
+
 struct AdapterLoadOptions {
   // False: what we do not apply goes to `report` instead of being an error
   // (--adapter-strict=false).
@@ -67,7 +100,8 @@ struct AdapterLoadOptions {
   // Into memory that helper processes may be given (Adapter::shared), which is all taken at
   // once; where the system has none it is read into other memory.
   bool shared = false;
-  int64_t bytes_max = INT64_MAX;  // room in memory: what needs more is not read (AdapterLoad::bytes_needed)
+  int64_t bytes_max = INT64_MAX;        // room in memory: what needs more is not read (AdapterLoad::bytes_needed)
+  const AdapterEarly* early = nullptr;  // outlives the load; null: nobody wants it early
 };
 
 // What load_adapter answers: an adapter, or how much memory it would have taken.

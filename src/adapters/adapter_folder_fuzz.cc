@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -194,11 +195,31 @@ void check_same(const Result<AdapterLoad>& one, const Result<AdapterLoad>& other
   CHECK(Numbers(*one->adapter, config) == Numbers(*other->adapter, config));
 }
 
+// Handed out early it ends as it does otherwise, and its arrivals with it.
+void check_early(const FileSystem& files, const std::string& path, const AdapterBase& base, AdapterLoadOptions options,
+                 const Result<AdapterLoad>& loaded) {
+  std::optional<AdapterArriving> begun;
+  const AdapterEarly early{.begun = [&](AdapterArriving&& arriving) { begun = std::move(arriving); },
+                           .judge = [](const FileStamp&, Status read) { return read; }};
+  options.early = &early;
+  const auto again = load_adapter(files, path, base, options, AdapterVersionId{1});
+  CHECK(again.ok() == loaded.ok());
+  if (!begun) {
+    CHECK(!again.ok() || again->adapter == nullptr);
+    return;
+  }
+  CHECK(std::ssize(begun->layer_bytes) == base.config.layers + 1);
+  CHECK(begun->arrivals->whole() == again.ok() && begun->arrivals->failed() == !again.ok());
+  if (again.ok()) CHECK(again->adapter == begun->adapter && again->adapter->digest == loaded->adapter->digest);
+  if (!again.ok()) CHECK(begun->arrivals->status().error().message == loaded.error().message);
+}
+
 void load(const FileSystem& files, const std::string& path) {
   static const AdapterBase kBase = base();
   const ModelConfig& config = kBase.config;
   const auto load_with = [&](const AdapterLoadOptions& options) {
     auto loaded = load_adapter(files, path, kBase, options, AdapterVersionId{1});
+    check_early(files, path, kBase, options, loaded);
     if (!loaded.ok()) {
       check_error(loaded.error());
       return loaded;

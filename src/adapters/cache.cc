@@ -36,7 +36,7 @@ bool AdapterCache::leaves_reserved_room(std::span<AdapterVersion* const> version
         concerned = true;
         const auto here = versions.begin() + static_cast<std::ptrdiff_t>(index);
         const bool named_before = std::find(versions.begin(), here, *here) < here;
-        if (!named_before && !keeps_from(*reservation.entry, version)) more += version.grant.bytes();
+        if (!named_before && !keeps_from(*reservation.entry, version)) more += version.adapter->bytes;
       }
       if (take) {
         reservation.spare_bytes -= more;
@@ -66,7 +66,7 @@ AdapterCache::Census& AdapterCache::census() {
   census.left = 0;
   census.used.clear();
   for (const auto& [id, version] : versions_.all()) {
-    if (version->owner == nullptr || version->owner->pinned) continue;
+    if (version->owner == nullptr || version->owner->pinned || !version->whole()) continue;
     if (version->pins == 0) {
       census.leaving.push_back(item_of(*version));
     } else {
@@ -111,8 +111,9 @@ bool AdapterCache::stays_beside(const AdapterEntry& entry, const AdapterEntry& o
 
 // Younger users may come one after the other without end; everybody else goes some time.
 bool AdapterCache::keeps_from(const AdapterEntry& entry, const AdapterVersion& version) const {
-  return version.owner != nullptr && version.pins > 0 && version.youngest_order > entry.order() &&
-         !stays_beside(entry, *version.owner);
+  if (version.owner == nullptr || stays_beside(entry, *version.owner)) return false;
+  if (!version.whole() && entry.goes_before(*version.owner)) return true;  // its load does, whoever uses it
+  return version.pins > 0 && version.youngest_order > entry.order();
 }
 
 int64_t AdapterCache::room_for(const AdapterEntry& entry) {
@@ -140,16 +141,18 @@ int64_t AdapterCache::spare_beside(const AdapterEntry& entry, std::span<AdapterE
   };
   for (const AdapterEntry* other : wanted_with(entry)) spare += other != &entry ? kept(*other) : 0;
   if (const AdapterEntry& replaced = entries_.replaced_by(entry); replaced.pinned) spare -= kept(replaced);
-  for (const AdapterEntry* other : loading)
-    if (entry.goes_before(*other)) spare -= other->granted_bytes;
+  for (const AdapterEntry* other : loading) {
+    const bool keeps = other->arriving != nullptr && keeps_from(entry, *other->arriving);
+    if (keeps || entry.goes_before(*other)) spare -= other->granted_bytes;
+  }
   return spare;
 }
 
 CacheItem AdapterCache::item_of(const AdapterVersion& version) const {
   CacheItem item{.id = version.adapter->version.value,
-                 .bytes = version.grant.bytes(),
+                 .bytes = version.adapter->bytes,
                  .last_use_ns = version.last_use_ns,
-                 .recreate_s = load_times_.predict_s(version.grant.bytes())};
+                 .recreate_s = load_times_.predict_s(version.adapter->bytes)};
   if (version.owner != nullptr) weigh(*version.owner, item);
   return item;
 }

@@ -10,7 +10,8 @@
 // yet finds its room when all older users have ended. For kRoomPatienceNs younger
 // requests use what is in memory even beyond that. Nothing is evicted for a load before
 // all of its room can be had. A pinned or used version is never evicted, but for a pinned
-// one that nobody uses, by its own replacement.
+// one that nobody uses, by its own replacement. What is arriving is its load, whether
+// somebody uses it or not, and is never evicted.
 //
 // What the versions in memory sum up to is counted once a round for all loads
 // (recount()), so that a round costs what there are of both, not their product.

@@ -29,7 +29,7 @@ Result<AdapterEntry*> AdapterEntries::add(const AdapterSourceSpec& source) {
 }
 
 void AdapterEntries::forget(AdapterEntry& entry) {
-  CHECK(entry.version == nullptr && entry.job == 0 && entry.tickets.empty());
+  CHECK(entry.version == nullptr && entry.arriving == nullptr && entry.job == 0 && entry.tickets.empty());
   if (entry.changed) std::erase(changed_, &entry);
   shown_idle_bytes_ -= entry.shown_idle_bytes;
   std::erase(wanted_, &entry);
@@ -107,6 +107,7 @@ void AdapterEntries::take_news(std::vector<AdapterSourceId>& sources) {
 
 RegistryView AdapterEntries::view_of(const AdapterEntry& entry) {
   RegistryView view{.source = &entry.spec,
+                    .users = entry.users(),
                     .waiting = entry.waiting,
                     .uses = entry.uses,
                     .recent_uses = &entry.recent_uses,
@@ -118,7 +119,6 @@ RegistryView AdapterEntries::view_of(const AdapterEntry& entry) {
     view.state = AdapterState::kResident;
     view.adapter = entry.version->adapter.get();
     view.bytes = entry.version_bytes();
-    view.users = entry.version->pins;
   } else if (entry.stage != AdapterStage::kIdle) {
     view.state = AdapterState::kLoading;
   } else if (entry.failed) {
@@ -151,7 +151,9 @@ void AdapterEntries::check() const {
     CHECK(entry->changed == (std::count(changed_.begin(), changed_.end(), entry.get()) == 1));
     CHECK((entry->waiting > 0) == (std::count(wanted_.begin(), wanted_.end(), entry.get()) == 1));
     CHECK((entry->waiting > 0) == (entry->wanted != UINT64_MAX));
-    CHECK(entry->version == nullptr || entry->version->owner == entry.get());
+    CHECK(entry->version == nullptr || (entry->version->owner == entry.get() && entry->version->whole()));
+    CHECK(entry->arriving == nullptr || (entry->arriving->owner == entry.get() && !entry->arriving->whole()));
+    CHECK(entry->arriving == nullptr || entry->stage == AdapterStage::kReading);
     pinned_sum_bytes += entry->pinned_bytes();
     idle_sum_bytes += entry->idle_bytes();
   }

@@ -32,8 +32,9 @@ enum class AdapterStage : uint8_t { kIdle, kQueued, kStamping, kWaitingForRoom, 
 // A source and what has become of it.
 struct AdapterEntry {
   AdapterSourceSpec spec;
-  AdapterSourceId replaces;           // while it is loaded
-  AdapterVersion* version = nullptr;  // its current one
+  AdapterSourceId replaces;            // while it is loaded
+  AdapterVersion* version = nullptr;   // its current one
+  AdapterVersion* arriving = nullptr;  // that its load was handed out early
   AdapterStage stage = AdapterStage::kIdle;
   bool reload = false;             // a replacement is under way; `version` serves meanwhile
   bool forget_on_failure = false;  // the source came with the load command
@@ -63,6 +64,9 @@ struct AdapterEntry {
   std::vector<uint64_t> tickets;  // of load and pin commands
 
   int64_t version_bytes() const { return version != nullptr ? version->grant.bytes() : 0; }
+  int32_t users() const {
+    return (version != nullptr ? version->pins : 0) + (arriving != nullptr ? arriving->pins : 0);
+  }
   int64_t pinned_bytes() const { return pinned ? version_bytes() : 0; }
   int64_t idle_bytes() const { return version != nullptr && version->pins == 0 && !pinned ? version_bytes() : 0; }
   // Its load's turn: what commands ask for goes before what requests wait for.

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads an adapter: plans from headers, allocates once, reads the file once from start to
-// end (hashing all of it) and places the tensors.
+// Loads an adapter: plans from headers, allocates once, and reads layer by layer
+// (file_pass.h) what the plan says.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "adapters/adapter.h"
 #include "adapters/change.h"
+#include "adapters/file_pass.h"
 #include "adapters/load_plan.h"
+#include "base/check.h"
 #include "base/limits.h"
 #include "base/printable.h"
-#include "base/sha256.h"
 #include "base/units.h"
 #include "device/host/arena.h"
 #include "formats/foreign_files.h"
 #include "formats/safetensors.h"
-#include "ops/lora_factors.h"
 #include "tensor/codec.h"
 
 namespace loralei {
@@ -30,16 +28,19 @@ namespace {
 constexpr int64_t kMaxAdapterHeaderBytes = 8 * kMiB;
 constexpr GgufLimits kAdapterGgufLimits{
     .head_bytes = 16 * kMiB, .metadata_bytes = 4 * kMiB, .pairs = 1024, .tensors = 1 << 14};
-constexpr int64_t kChunkBytes = kMiB;
 
 // The one zeroed block (on huge pages: every step reads all of it) that all pointers of
 // an adapter lead into, and the panels of its saved matrices.
 struct Storage {
   HostBuffer buffer;
+  std::shared_ptr<const SharedMemory> shared;  // in its place, where that was asked for
   std::byte* data = nullptr;
   WeightPanel embed_panel, head_panel;
 
   explicit Storage(HostBuffer bytes) : buffer(std::move(bytes)), data(buffer.data()) {}
+  explicit Storage(SharedMemory bytes) : data(bytes.data()) {
+    shared = std::make_shared<const SharedMemory>(std::move(bytes));
+  }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
@@ -48,187 +49,30 @@ struct Storage {
   }
 };
 
-// Index of the first number that is NaN or infinite, or -1. Plain formats only.
-int64_t first_not_finite(DType dtype, const std::byte* bytes, int64_t count) {
-  const uint16_t mask = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
-  for (int64_t i = 0; i < count; ++i) {
-    if (dtype == DType::kF32) {
-      uint32_t bits;
-      std::memcpy(&bits, bytes + 4 * i, 4);
-      if ((bits & 0x7f800000u) == 0x7f800000u) return i;
-    } else {
-      uint16_t bits;
-      std::memcpy(&bits, bytes + 2 * i, 2);
-      if ((bits & mask) == mask) return i;
+void finish_tied_head(const LoadPlan& plan, Storage& storage) {
+  if (!plan.head_pair_from_embed) return;
+  const PairPlan& embed = plan.pairs[plan.pairs.size() - 1];
+  const PairPlan& head = plan.pairs[plan.pairs.size() - 2];
+  const size_t size = static_cast<size_t>(row_bytes(embed.dtype, 1));
+  for (int token = 0; token < embed.in; ++token) {
+    for (int r = 0; r < embed.rank; ++r) {
+      const int64_t from = int64_t{token} * embed.rank + r, to = int64_t{r} * embed.in + token;
+      std::memcpy(storage.data + head.b_t + to * static_cast<int64_t>(size),
+                  storage.data + embed.a + from * static_cast<int64_t>(size), size);
     }
-  }
-  return -1;
-}
-
-// Rows [row, row + count) of a tensor, in the placement's format, to their places.
-template <typename Element>
-void place_rows(const Placement& placement, int64_t row, int64_t count, const std::byte* source, std::byte* place) {
-  const int64_t begin = std::max(row, placement.row_begin);
-  const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
-  Element* out = reinterpret_cast<Element*>(place);
-  for (int64_t r = begin; r < end; ++r) {
-    const std::byte* from = source + (r - row) * placement.cols * static_cast<int64_t>(sizeof(Element));
-    int64_t to = r - placement.row_begin;
-    if (!placement.row_order.empty()) to = placement.row_order[static_cast<size_t>(to)];
-    if (!placement.transpose) {
-      std::memcpy(out + to * placement.cols, from, static_cast<size_t>(placement.cols) * sizeof(Element));
-      continue;
-    }
-    for (int64_t c = 0; c < placement.cols; ++c)
-      std::memcpy(out + c * placement.row_count + to, from + c * static_cast<int64_t>(sizeof(Element)),
-                  sizeof(Element));
   }
 }
 
-// Reads the weights file in one pass: every byte is hashed, every planned tensor placed.
-class FilePass {
- public:
-  FilePass(const File& file, Sha256& sha, std::byte* storage) : file_(file), sha_(sha), storage_(storage) {}
-
-  Status run(const LoadPlan& plan) {
-    std::vector<const Placement*> placements;
-    for (const Placement& placement : plan.placements) placements.push_back(&placement);
-    std::stable_sort(placements.begin(), placements.end(),
-                     [](const Placement* x, const Placement* y) { return x->tensor->offset < y->tensor->offset; });
-    for (size_t i = 0; i < placements.size();) {
-      size_t end = i;
-      while (end < placements.size() && placements[end]->tensor == placements[i]->tensor) ++end;
-      TRY(skip_to(placements[i]->tensor->offset));
-      TRY(tensor(std::span(placements).subspan(i, end - i)));
-      i = end;
-    }
-    return skip_to(file_.size_bytes());
-  }
-
- private:
-  Status read(int64_t count) {
-    buffer_.resize(static_cast<size_t>(count));
-    TRY(file_.read_exact(position_, buffer_));
-    sha_.update(buffer_);
-    position_ += count;
-    return {};
-  }
-
-  Status skip_to(int64_t offset) {
-    while (position_ < offset) TRY(read(std::min(kChunkBytes, offset - position_)));
-    return {};
-  }
-
-  // All placements of one tensor (several when a fused projection is split).
-  Status tensor(std::span<const Placement* const> placements) {
-    const TensorInfo& info = *placements[0]->tensor;
-    const int64_t cols = placements[0]->cols;
-    if (cols == 0 || info.bytes == 0) return {};
-    const int64_t bytes_per_row = row_bytes(info.dtype, cols) * (info.f64 ? 2 : 1);
-    const int64_t rows = info.bytes / bytes_per_row;
-    const int64_t step = std::max<int64_t>(1, kChunkBytes / bytes_per_row);
-    const bool convert = info.f64 || placements[0]->to != info.dtype;
-    for (int64_t row = 0; row < rows; row += step) {
-      const int64_t count = std::min(step, rows - row);
-      TRY(read(count * bytes_per_row));
-      const std::byte* source = buffer_.data();
-      DType format = info.dtype;
-      if (convert) {
-        decoded_.resize(static_cast<size_t>(count * cols));
-        decode(info, count * cols);
-        source = reinterpret_cast<const std::byte*>(decoded_.data());
-        format = DType::kF32;
-      }
-      const int64_t wrong = first_not_finite(format, source, count * cols);
-      if (wrong >= 0) {
-        return corrupt(file_.path() + ": tensor \"" + info.name +
-                       "\" holds a value that is not a finite number (NaN or infinity) at index " +
-                       std::to_string(row * cols + wrong));
-      }
-      for (const Placement* placement : placements) {
-        std::byte* place = storage_ + placement->offset;
-        if (placement->scale_offset >= 0)
-          quantise_rows(*placement, row, count, reinterpret_cast<const float*>(source));
-        else if (format == DType::kF32)
-          place_rows<uint32_t>(*placement, row, count, source, place);
-        else
-          place_rows<uint16_t>(*placement, row, count, source, place);
-      }
-    }
-    return {};
-  }
-
-  void decode(const TensorInfo& info, int64_t count) {
-    if (!info.f64) return decode_row(info.dtype, buffer_.data(), decoded_.data(), count);
-    for (int64_t i = 0; i < count; ++i) {
-      double number;
-      std::memcpy(&number, buffer_.data() + 8 * i, sizeof number);
-      const bool fits = std::fabs(number) <= static_cast<double>(std::numeric_limits<float>::max());
-      decoded_[static_cast<size_t>(i)] = fits ? static_cast<float>(number) : std::numeric_limits<float>::infinity();
-    }
-  }
-
-  // Rows [row, row + count) of a tensor to int8: those of A each for itself; of B,
-  // whose scales are those of runs of rows, as soon as kLoraQuantGroup are there, and all
-  // together where they come in another order.
-  void quantise_rows(const Placement& placement, int64_t row, int64_t count, const float* source) {
-    const int64_t begin = std::max(row, placement.row_begin), cols = placement.cols;
-    const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
-    std::byte* const out = storage_ + placement.offset;
-    auto* const scales = reinterpret_cast<float*>(storage_ + placement.scale_offset);
-    const bool ordered = placement.row_order.empty();
-    const int64_t run = ordered ? kLoraQuantGroup : placement.row_count;
-    for (int64_t r = begin; r < end; ++r) {
-      const float* const from = source + (r - row) * cols;
-      const int64_t number = r - placement.row_begin, first = number / run * run;
-      if (!placement.transpose) {
-        quantise_lora(from, 1, cols, out + number * lora_quant_row_bytes(cols),
-                      scales + number * lora_quant_groups(cols), 0, 1);
-        continue;
-      }
-      staged_.resize(static_cast<size_t>(run * cols));
-      const int64_t to = ordered ? number - first : placement.row_order[static_cast<size_t>(number)];
-      for (int64_t c = 0; c < cols; ++c) staged_[static_cast<size_t>(c * run + to)] = from[c];
-      const int64_t there = number + 1 - first;
-      if (there < run && number + 1 < placement.row_count) continue;
-      for (int64_t c = 0; c < cols; ++c) {
-        quantise_lora(staged_.data() + c * run, 1, there, out + c * lora_quant_row_bytes(placement.row_count) + first,
-                      scales + first / kLoraQuantGroup * cols + c, 0, cols);
-      }
-    }
-  }
-
-  const File& file_;
-  Sha256& sha_;
-  std::byte* storage_;
-  int64_t position_ = 0;
-  std::vector<std::byte> buffer_;
-  std::vector<float> decoded_;
-  std::vector<float> staged_;  // rows of B whose run is not complete, transposed
-};
-
-// What can be computed only after reading: differences to the base's biases, the tied
-// head's second factor.
-void finish_values(const LoadPlan& plan, const AdapterBase& base, Storage& storage) {
-  for (size_t i = 0; i + 2 < plan.pairs.size(); ++i) {
-    const PairPlan& pair = plan.pairs[i];
+// What can be computed of a layer only after reading it: differences to the base's
+// biases, and, behind the last one, a tied head's second factor.
+void finish_layer(const LoadPlan& plan, const AdapterBase& base, Storage& storage, int32_t layer) {
+  if (layer == plan.layers) return finish_tied_head(plan, storage);
+  for (int module = 0; module < kLayerModules; ++module) {
+    const PairPlan& pair = plan.pairs[static_cast<size_t>(layer * kLayerModules + module)];
     if (pair.bias < 0) continue;
-    const float* of_base =
-        base.bias(base.bias_context, static_cast<int>(i) / kLayerModules, static_cast<Module>(i % kLayerModules));
+    const float* of_base = base.bias(base.bias_context, layer, static_cast<Module>(module));
     float* delta = reinterpret_cast<float*>(storage.data + pair.bias);
     for (int k = 0; k < pair.out; ++k) delta[k] -= of_base[k];
-  }
-  if (plan.head_pair_from_embed) {
-    const PairPlan& embed = plan.pairs[plan.pairs.size() - 1];
-    const PairPlan& head = plan.pairs[plan.pairs.size() - 2];
-    const size_t size = static_cast<size_t>(row_bytes(embed.dtype, 1));
-    for (int token = 0; token < embed.in; ++token) {
-      for (int r = 0; r < embed.rank; ++r) {
-        const int64_t from = int64_t{token} * embed.rank + r, to = int64_t{r} * embed.in + token;
-        std::memcpy(storage.data + head.b_t + to * static_cast<int64_t>(size),
-                    storage.data + embed.a + from * static_cast<int64_t>(size), size);
-      }
-    }
   }
 }
 
@@ -261,7 +105,8 @@ SavedTensors saved_tensors(const LoadPlan& plan, const ModelConfig& config, Stor
   return saved;
 }
 
-std::shared_ptr<Adapter> build(LoadPlan plan, const ModelConfig& config, std::shared_ptr<Storage> storage) {
+// All that the headers say; what the plan has beside its places goes into it.
+std::shared_ptr<Adapter> build(LoadPlan& plan, const ModelConfig& config, std::shared_ptr<Storage> storage) {
   auto adapter = std::make_shared<Adapter>();
   adapter->bytes = plan.bytes;
   adapter->vocab = plan.vocab;
@@ -283,6 +128,7 @@ std::shared_ptr<Adapter> build(LoadPlan plan, const ModelConfig& config, std::sh
   for (const std::string& sentence : plan.report) adapter->report.push_back(printable(sentence));
   for (const std::string& sentence : plan.doubts) adapter->doubts.push_back(printable(sentence));
   adapter->modules = std::move(plan.modules);
+  adapter->shared = storage->shared;
   adapter->storage = std::move(storage);
   return adapter;
 }
@@ -334,6 +180,7 @@ struct Source {
   AdapterFile file;
   std::vector<std::string> foreign;  // tensors in formats we cannot compute with
   std::optional<GgufFile> gguf;
+  std::vector<int64_t> cuts;  // of the weights file
 };
 
 struct OpenFiles {
@@ -366,12 +213,18 @@ Result<Source> read_source(const FileSystem& files, const Paths& paths) {
   TRY_ASSIGN(OpenFiles opened, open_files(files, paths));
   source.stamp = opened.stamp();
   source.weights = std::move(opened.weights);
+  FileCuts cuts;
   if (paths.config.empty()) {
     TRY_ASSIGN(source.gguf, read_gguf(*source.weights, kAdapterGgufLimits));
+    for (const TensorInfo& tensor : source.gguf->index.tensors) cuts.add(tensor.offset, tensor.bytes);
+    source.cuts = std::move(cuts).finish(source.weights->size_bytes());
     return source;
   }
   TRY_ASSIGN(source.file.config_text, read_all(*opened.config, kMaxAdapterConfigBytes));
   TRY_ASSIGN(SafetensorsHeader header, read_safetensors(*source.weights, kMaxAdapterHeaderBytes));
+  for (const TensorInfo& tensor : header.tensors) cuts.add(tensor.offset, tensor.bytes);
+  for (const ForeignTensor& tensor : header.foreign) cuts.add(tensor.offset, tensor.bytes);
+  source.cuts = std::move(cuts).finish(source.weights->size_bytes());
   source.file.tensors = std::move(header.tensors);
   for (ForeignTensor& tensor : header.foreign) {
     if (tensor.dtype != "F64") {
@@ -387,13 +240,6 @@ Result<Source> read_source(const FileSystem& files, const Paths& paths) {
   std::stable_sort(source.file.tensors.begin(), source.file.tensors.end(),
                    [](const TensorInfo& x, const TensorInfo& y) { return x.offset < y.offset; });
   return source;
-}
-
-void hash_text(Sha256& sha, const std::string& text) {
-  std::array<std::byte, 8> length;
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<std::byte>(static_cast<uint64_t>(text.size()) >> (8 * i));
-  sha.update(length);
-  sha.update(std::as_bytes(std::span(text)));
 }
 
 // One that changes nothing would answer as the base under another name.
@@ -437,6 +283,33 @@ void weigh_change(Adapter& adapter, const ModelConfig& config) {
   adapter.report.push_back(adapter.doubts.back());
 }
 
+Result<std::shared_ptr<Storage>> storage_for(const LoadPlan& plan, const AdapterLoadOptions& options,
+                                             const std::string& path) {
+  if (options.shared && plan.bytes > 0) {
+    auto memory = SharedMemory::create("loralei-adapter", plan.bytes);
+    if (memory.ok()) return std::make_shared<Storage>(*std::move(memory));
+  }
+  auto buffer = HostBuffer::allocate(plan.bytes);
+  if (buffer.ok()) return std::make_shared<Storage>(*std::move(buffer));
+  return Error{ErrorCode::kOverloaded, path + ": needs " + format_bytes(plan.bytes) +
+                                           " of memory, which the system does not give now; try again later"};
+}
+
+// Layer by layer; behind the last one, which is still to be counted, what follows from
+// all of them.
+Status read_numbers(FilePass& pass, const LoadPlan& plan, const AdapterBase& base, const std::string& config_text,
+                    Storage& storage, Adapter& adapter, Arrivals& arrivals) {
+  for (int32_t layer = 0; layer <= plan.layers; ++layer) {
+    TRY(pass.read_layer(layer));
+    finish_layer(plan, base, storage, layer);
+    if (layer < plan.layers) arrivals.advance();
+  }
+  TRY(pass.read_rest());
+  adapter.digest = pass.digest(config_text);
+  weigh_change(adapter, base.config);
+  return {};
+}
+
 Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& path, const AdapterBase& base,
                                  const AdapterLoadOptions& options, AdapterVersionId version) {
   TRY_ASSIGN(const Paths paths, adapter_paths(files, path));
@@ -450,20 +323,20 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
     for (const PairPlan& pair : plan.pairs) asked.rank_max = std::max(asked.rank_max, pair.rank);
     return asked;
   }
-  auto buffer = HostBuffer::allocate(plan.bytes);
-  if (!buffer.ok())
-    return Error{ErrorCode::kOverloaded, path + ": needs " + format_bytes(plan.bytes) +
-                                             " of memory, which the system does not give now; try again later"};
-  auto storage = std::make_shared<Storage>(*std::move(buffer));
-
-  Sha256 sha;
-  hash_text(sha, source.file.config_text);
-  TRY(FilePass(*source.weights, sha, storage->data).run(plan));
-  finish_values(plan, base, *storage);
-  std::shared_ptr<Adapter> adapter = build(std::move(plan), base.config, std::move(storage));
+  TRY_ASSIGN(const std::shared_ptr<Storage> storage, storage_for(plan, options, path));
+  std::shared_ptr<Adapter> adapter = build(plan, base.config, storage);
   adapter->version = version;
-  adapter->digest = sha.finish();
-  weigh_change(*adapter, base.config);
+  FilePass pass(*source.weights, std::move(source.cuts), plan, storage->data);
+  const auto arrivals = std::make_shared<Arrivals>(plan.layers + 1);
+  if (options.early != nullptr) options.early->begun({adapter, arrivals, pass.layer_bytes()});
+  Status read = read_numbers(pass, plan, base, source.file.config_text, *storage, *adapter, *arrivals);
+  if (options.early != nullptr) read = options.early->judge(source.stamp, std::move(read));
+  if (!read.ok()) {
+    arrivals->fail({read.error().code, printable(read.error().message)});
+    return std::move(read).error();
+  }
+  arrivals->advance();
+  CHECK(arrivals->whole());
   return AdapterLoad{.adapter = std::move(adapter), .stamp = source.stamp};
 }
 

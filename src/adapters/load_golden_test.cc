@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "adapters/adapter.h"
+#include "adapters/layers_test_util.h"
 #include "formats/base_model.h"
 #include "formats/json_util.h"
 #include "ops/lora_factors.h"
@@ -85,6 +86,33 @@ TEST(GoldenAdapters, EveryCaseLoads) {
     }
   }
   EXPECT_GT(done.size(), 10u);
+}
+
+// Both kinds of file.
+TEST(GoldenAdapters, EveryCaseArrivesLayerByLayer) {
+  const PosixFileSystem files;
+  auto text = files.read_all(kGolden + "cases.json", 64 << 20);
+  ASSERT_TRUE(text.ok()) << "the committed golden cases are missing: " << text.error().message;
+  std::map<std::pair<std::string, std::string>, int> done;
+  int gguf = 0, looks = 0;
+  for (const auto& item : Json::parse(*text)) {
+    for (const auto& adapter : item["adapters"]) {
+      const std::string model = item["model"], path = adapter["path"];
+      if (done[{model, path}]++) continue;
+      auto base = open_base(kGolden + model);
+      ASSERT_TRUE(base);
+      for (const bool int8 : {false, true}) {
+        SCOPED_TRACE(path);
+        testing_support::ArrivalCheck check(files, kGolden + path, base->base, {.int8 = int8});
+        check.run();
+        looks += check.looks_within();
+      }
+      gguf += path.ends_with(".gguf");
+    }
+  }
+  EXPECT_GT(done.size(), 10u);
+  EXPECT_GT(gguf, 0);
+  EXPECT_GT(looks, 100);
 }
 
 TEST(GoldenAdapters, EveryRefusedOneIsRefusedByName) {

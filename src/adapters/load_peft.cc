@@ -264,7 +264,7 @@ class PeftPlanner {
     if (rows < 1 || rows > kMaxVocab)
       return corrupt(path_ + ": tensor \"" + tensor.name + "\" has an impossible number of rows");
     const DType dtype = is_quantised(tensor.dtype) ? DType::kF32 : tensor.dtype;
-    TRY_ASSIGN(matrix.offset, plan_whole(tensor, {rows, config_.hidden}, dtype, path_, plan_));
+    TRY_ASSIGN(matrix.offset, plan_whole(tensor, {rows, config_.hidden}, dtype, plan_.layer_of(ref), path_, plan_));
     matrix.dtype = dtype;
     matrix.rows = static_cast<int>(rows);
     return {};
@@ -480,7 +480,8 @@ class PeftPlanner {
       }
       const ModuleShape shape = linear_shape(config_, module.module.module);
       PairPlan& pair = plan_.pair(module.module.layer, module.module.module);
-      TRY_ASSIGN(pair.bias, plan_whole(*module.bias, {shape.out}, DType::kF32, path_, plan_));
+      TRY_ASSIGN(pair.bias,
+                 plan_whole(*module.bias, {shape.out}, DType::kF32, plan_.layer_of(module.module), path_, plan_));
       pair.in = shape.in;
       pair.out = shape.out;
       ++plan_.modules["bias"];
@@ -552,8 +553,8 @@ class PeftPlanner {
       return invalid_argument(config_path_ + ": \"trainable_token_indices\" names token " + std::to_string(id) +
                               ", but the vocabulary has " + std::to_string(plan_.vocab));
     }
-    TRY_ASSIGN(rows, plan_whole(*module->tokens, {static_cast<int64_t>(ids.size()), config_.hidden}, DType::kF32, path_,
-                                plan_));
+    TRY_ASSIGN(rows, plan_whole(*module->tokens, {static_cast<int64_t>(ids.size()), config_.hidden}, DType::kF32,
+                                plan_.layer_of(module->module), path_, plan_));
     std::vector<int32_t> by_id(ids.size());
     std::iota(by_id.begin(), by_id.end(), 0);
     std::sort(by_id.begin(), by_id.end(),

@@ -2,6 +2,7 @@
 #include "adapters/load_plan.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "base/limits.h"
 #include "formats/model_tensors.h"
@@ -25,7 +26,10 @@ DType pair_dtype(const PairTensors& tensors) {
 }  // namespace
 
 LoadPlan::LoadPlan(const ModelConfig& config, const AdapterLoadOptions& options)
-    : pairs(static_cast<size_t>(config.layers) * kLayerModules + 2), vocab(config.vocab), int8(options.int8) {}
+    : pairs(static_cast<size_t>(config.layers) * kLayerModules + 2),
+      vocab(config.vocab),
+      layers(config.layers),
+      int8(options.int8) {}
 
 int64_t LoadPlan::reserve(int64_t count) {
   const int64_t offset = bytes;
@@ -39,18 +43,24 @@ PairPlan& LoadPlan::pair(int layer, Module module) {
   return pairs[static_cast<size_t>(layer) * kLayerModules + static_cast<size_t>(module)];
 }
 
+int32_t LoadPlan::layer_of(const ModuleRef& module) const {
+  if (module.layer >= 0) return module.layer;
+  return module.site == Site::kEmbed ? 0 : layers;
+}
+
 Status check_shape(const TensorInfo& tensor, const std::vector<int64_t>& shape, const std::string& path) {
   if (tensor.shape == shape) return {};
   return invalid_argument(path + ": " + tensor_text(tensor) + " has shape " + shape_text(tensor.shape) +
                           ", but the base model needs " + shape_text(shape) + " (is this adapter for another base?)");
 }
 
-Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to,
+Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to, int32_t layer,
                            const std::string& path, LoadPlan& plan) {
   TRY(check_shape(tensor, shape, path));
   const int64_t rows = shape[0], cols = shape.size() > 1 ? shape[1] : 1;
   const int64_t offset = plan.reserve(rows * row_bytes(to, cols));
-  plan.placements.push_back({.tensor = &tensor, .row_count = rows, .cols = cols, .to = to, .offset = offset});
+  plan.placements.push_back(
+      {.tensor = &tensor, .row_count = rows, .cols = cols, .to = to, .layer = layer, .offset = offset});
   return offset;
 }
 
@@ -77,7 +87,7 @@ Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const
       return false;
   }
   if (is_quantised(tensor.dtype)) return corrupt(path + ": " + tensor_text(tensor) + " is a norm, and quantised");
-  TRY_ASSIGN(const int64_t offset, plan_whole(tensor, {size}, DType::kF32, path, plan));
+  TRY_ASSIGN(const int64_t offset, plan_whole(tensor, {size}, DType::kF32, plan.layer_of(module), path, plan));
   if (list == nullptr) {
     plan.final_norm = offset;
   } else {
@@ -152,29 +162,31 @@ Status plan_embed(const ModelConfig& config, const PairTensors& tensors, const P
   return {};
 }
 
+// `outs`: of the modules that a fused one stands for.
+Status check_linear_shapes(const PairTensors& tensors, int in, const std::vector<int>& outs, int rank,
+                           const std::string& path) {
+  const int64_t out_all = std::accumulate(outs.begin(), outs.end(), int64_t{0});
+  TRY(check_shape(*tensors.a, {rank, in}, path));
+  TRY(check_shape(*tensors.b, {out_all, rank}, path));
+  return tensors.b_bias ? check_shape(*tensors.b_bias, {out_all}, path) : Status();
+}
+
 }  // namespace
 
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan) {
   const bool embed = module.site == Site::kEmbed;
-  if (!std::isfinite(static_cast<float>(options.scaling))) {
+  if (!std::isfinite(static_cast<float>(options.scaling)))
     return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
-  }
   TRY_ASSIGN(const int rank, check_rank(module, tensors, options, embed, path));
   if (embed) return plan_embed(config, tensors, options, rank, path, plan);
 
   const std::vector<Module> parts = parts_of(module);
   const int in = linear_shape(config, parts[0]).in;
-  int64_t out_all = 0;
   std::vector<int> outs;
-  for (const Module part : parts) {
+  for (const Module part : parts)
     outs.push_back(part == Module::kLmHead ? options.vocab : linear_shape(config, part).out);
-    out_all += outs.back();
-  }
-  TRY(check_shape(*tensors.a, {rank, in}, path));
-  TRY(check_shape(*tensors.b, {out_all, rank}, path));
-  if (tensors.b_bias) TRY(check_shape(*tensors.b_bias, {out_all}, path));
-
+  TRY(check_linear_shapes(tensors, in, outs, rank, path));
   const DType dtype = plan.int8 ? DType::kF32 : pair_dtype(tensors);
   const auto reserve_factor = [&](int64_t count) {
     return plan.reserve(rank * (plan.int8 ? lora_quant_row_bytes(count) : row_bytes(dtype, count)));
@@ -182,10 +194,15 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
   const auto reserve_scale = [&](int64_t count) {
     return plan.int8 ? plan.reserve(rank * lora_quant_groups(count) * int64_t{4}) : -1;
   };
-  const int64_t a = reserve_factor(in);
-  const int64_t a_scale = reserve_scale(in);
-  plan.placements.push_back(
-      {.tensor = tensors.a, .row_count = rank, .cols = in, .to = dtype, .offset = a, .scale_offset = a_scale});
+  const int32_t layer = plan.layer_of(module);
+  const int64_t a = reserve_factor(in), a_scale = reserve_scale(in);
+  plan.placements.push_back({.tensor = tensors.a,
+                             .row_count = rank,
+                             .cols = in,
+                             .to = dtype,
+                             .layer = layer,
+                             .offset = a,
+                             .scale_offset = a_scale});
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     PairPlan& pair = plan.pair(module.layer, parts[i]);
@@ -206,6 +223,7 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
                                .cols = rank,
                                .transpose = true,
                                .to = dtype,
+                               .layer = layer,
                                .offset = pair.b_t,
                                .scale_offset = pair.b_scale,
                                .row_order = order});
@@ -216,6 +234,7 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
                                  .row_count = outs[i],
                                  .cols = 1,
                                  .to = DType::kF32,
+                                 .layer = layer,
                                  .offset = pair.b_bias,
                                  .row_order = std::move(order)});
     }

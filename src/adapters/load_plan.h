@@ -3,9 +3,13 @@
 // from headers alone.
 //
 // load_peft.cc and load_gguf.cc make plans (all checks of names, shapes and ranks happen
-// there); load.cc asks whether the plan's bytes are allowed, allocates once, reads the
-// file once from start to end and places every tensor. A plain value; one thread. Offsets
-// are into the one storage block; -1 means absent.
+// there); load.cc asks whether the plan's bytes are allowed and allocates once, and
+// FilePass (file_pass.h) reads the file once and places every tensor. A plain value; one
+// thread. Offsets are into the one storage block; -1 means absent.
+//
+// Every tensor belongs to a layer, in the order in which a pass over the model needs
+// them: what the embedding has (pair, saved matrix, token rows) to layer 0; final norm
+// and what the head has come behind the last one, as layer `layers`.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +33,7 @@ struct Placement {
   int64_t cols = 0;
   bool transpose = false;  // stored [cols, row_count]
   DType to = DType::kF32;  // the tensor's own format, or f32
+  int32_t layer = 0;       // the tensor's: one and the same in all of its placements
   int64_t offset = 0;
   int64_t scale_offset = -1;       // where the scales of int8 factors go (`to` is f32 then); absent: plain numbers
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
@@ -63,13 +68,15 @@ struct LoadPlan {
   // embedding's, transposed after reading.
   bool head_pair_from_embed = false;
   int vocab = 0;
-  bool int8 = false;  // AdapterLoadOptions::int8
+  int32_t layers = 0;  // of the base
+  bool int8 = false;   // AdapterLoadOptions::int8
   int64_t bytes = 0;
 
   LoadPlan(const ModelConfig& config, const AdapterLoadOptions& options);
   // Reserves `count` bytes at a multiple of 64.
   int64_t reserve(int64_t count);
   PairPlan& pair(int layer, Module module);
+  int32_t layer_of(const ModuleRef& module) const;
 };
 
 // The tensors of one low-rank pair.
@@ -94,8 +101,9 @@ struct PairOptions {
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan);
 
-// A vector or matrix kept as it is (offset returned), in f32 or in the file's format.
-Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to,
+// A vector or matrix of a layer, kept as it is (offset returned), in f32 or in the file's
+// format.
+Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to, int32_t layer,
                            const std::string& path, LoadPlan& plan);
 
 // The vector of a norm, which takes the place of the base's. False: `module` is no norm

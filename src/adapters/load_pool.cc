@@ -8,24 +8,45 @@
 
 namespace loralei {
 
-LoadDone run_load_job(const AdapterSource& source, const LoadJob& job) {
+namespace {
+
+// How a read has ended, told by the files' stamps before it, at it and now.
+Status judge(const AdapterSource& source, const std::string& path, const FileStamp& before,
+             const std::optional<FileStamp>& of, Status read) {
+  if (read.ok() && of && *of != before)
+    return Error{ErrorCode::kUnavailable, path + " was exchanged before it was read; load it again"};
+  // A file that changes under the reader may have given half of each, whatever
+  // was made of it.
+  const auto after = source.stamp(path);
+  if (!after.ok()) return after.error();
+  if (*after == before) return read;
+  return Error{ErrorCode::kUnavailable, path + " changed while it was being read; load it again when it is complete"};
+}
+
+}  // namespace
+
+LoadDone run_load_job(const AdapterSource& source, const LoadJob& job, const std::function<void(LoadBegun&&)>& begun) {
   LoadDone done{.id = job.id};
   done.stamp = source.stamp(job.path);
   if (!job.read || !done.stamp.ok()) return done;
-  done.load = source.load(job.path, job.options, job.version);
-  if (done.load.ok() && done.load->stamp && *done.load->stamp != *done.stamp) {
-    done.load = Error{ErrorCode::kUnavailable, job.path + " was exchanged before it was read; load it again"};
-    return done;
-  }
-  // A file that changes under the reader may have given half of each, whatever
-  // was made of it.
-  const auto after = source.stamp(job.path);
-  if (!after.ok()) {
-    done.load = after.error();
-  } else if (!(*after == *done.stamp)) {
-    done.load = Error{ErrorCode::kUnavailable,
-                      job.path + " changed while it was being read; load it again when it is complete"};
-  }
+  bool judged = false;
+  const AdapterEarly early{.begun =
+                               [&](AdapterArriving&& arriving) {
+                                 begun({job.id, std::move(arriving)});
+                               },
+                           .judge =
+                               [&](const FileStamp& of, Status read) {
+                                 judged = true;
+                                 return judge(source, job.path, *done.stamp, of, std::move(read));
+                               }};
+  AdapterLoadOptions options = job.options;
+  options.early = job.early && begun ? &early : nullptr;
+  done.load = source.load(job.path, options, job.version);
+  if (judged) return done;
+  const bool read = done.load.ok();
+  Status status = judge(source, job.path, *done.stamp, read ? done.load->stamp : std::nullopt,
+                        read ? Status() : Status(done.load.error()));
+  if (!status.ok()) done.load = std::move(status).error();
   return done;
 }
 
@@ -60,14 +81,18 @@ bool is_the_files_own(ErrorCode code) {
          code == ErrorCode::kUnsupported;
 }
 
-LoadPool::LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post, Heartbeats* beats)
-    : source_(std::move(source)), post_(std::move(post)), jobs_(static_cast<size_t>(std::max(1, threads))) {
+LoadPool::LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post, Heartbeats* beats,
+                   std::function<void(LoadBegun&&)> post_begun)
+    : source_(std::move(source)),
+      post_(std::move(post)),
+      post_begun_(std::move(post_begun)),
+      jobs_(static_cast<size_t>(std::max(1, threads))) {
   for (int index = 0; index < std::max(1, threads); ++index) {
     threads_.emplace_back([this, index, beats] {
       name_this_thread("adapter-load-" + std::to_string(index));
       while (auto job = jobs_.pop()) {
         const Heartbeats::Mark mark(beats, "adapter loader");
-        post_(run_load_job(source_, *job));
+        post_(run_load_job(source_, *job, post_begun_));
       }
     });
   }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // LoadPool: the few threads that touch adapter files. A job goes in as a value, its
-// result comes out as a value through `post` (which puts it into the engine's inbox);
-// nothing else is called back.
+// result comes out as a value through `post` (which puts it into the engine's inbox).
+// Where the job wants the adapter early, that comes before it as a value through
+// `post_begun`. Nothing else is called back.
 //
-// Thread: start() and stop() by the owner; `post` is called on a loader thread and
+// Thread: start() and stop() by the owner; both are called on a loader thread and
 // must be thread-safe.
 // Ownership: owns its threads; the destructor stops them, jobs not begun are dropped.
 // Failure: start() says false when the queue is full or closed. check_headers() is the
@@ -40,6 +41,15 @@ struct LoadJob {
   bool read = false;  // false: only look at the stamp
   AdapterLoadOptions options;
   AdapterVersionId version;
+  bool early = false;  // the adapter is wanted before its last layer is there
+};
+
+// The adapter of a read, whose numbers are still to come. Where its load fails, or the
+// files have changed while they were read, its arrivals fail with the sentence of
+// LoadDone.
+struct LoadBegun {
+  uint64_t id = 0;
+  AdapterArriving arriving;
 };
 
 struct LoadDone {
@@ -48,7 +58,9 @@ struct LoadDone {
   Result<AdapterLoad> load = AdapterLoad{};  // of a read
 };
 
-LoadDone run_load_job(const AdapterSource& source, const LoadJob& job);
+// `begun`: empty: nothing is handed out early.
+LoadDone run_load_job(const AdapterSource& source, const LoadJob& job,
+                      const std::function<void(LoadBegun&&)>& begun = {});
 
 // What config and headers of an adapter say before anybody asks for it: whether it
 // can be loaded, as far as they tell. Its numbers are not read, nor is there memory
@@ -70,7 +82,8 @@ bool is_the_files_own(ErrorCode code);
 
 class LoadPool {
  public:
-  LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post, Heartbeats* beats = nullptr);
+  LoadPool(int threads, AdapterSource source, std::function<void(LoadDone&&)> post, Heartbeats* beats = nullptr,
+           std::function<void(LoadBegun&&)> post_begun = {});
   ~LoadPool() { stop(); }
   bool start(LoadJob&& job);
   const AdapterSource& source() const { return source_; }
@@ -79,6 +92,7 @@ class LoadPool {
  private:
   const AdapterSource source_;
   const std::function<void(LoadDone&&)> post_;
+  const std::function<void(LoadBegun&&)> post_begun_;
   BoundedQueue<LoadJob> jobs_;
   std::vector<std::thread> threads_;
 };

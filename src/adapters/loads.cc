@@ -52,7 +52,7 @@ void AdapterLoads::settle(AdapterEntry& entry) {
   entry.reload = entry.ahead = false;
   entry.replaces = {};
   entry.without_room_since_ns = INT64_MAX;
-  CHECK(entry.job == 0);
+  CHECK(entry.job == 0 && entry.arriving == nullptr);
 }
 
 // What was to be replaced, where it gave its room to a load that came to nothing.
@@ -65,6 +65,7 @@ bool AdapterLoads::leave(AdapterEntry& entry, uint64_t ticket) {
   std::erase(active_, &entry);
   if (entry.job == 0) return false;
   Job& job = jobs_.at(entry.job);
+  if (entry.arriving != nullptr) versions_.retire(*std::exchange(entry.arriving, nullptr), {});
   const bool answers = entry.version == nullptr && job.read;
   if (answers) job.unload_tickets.push_back(ticket);
   job.entry = nullptr;
@@ -145,10 +146,12 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   load.options.shared = options_.shared;
   load.options.bytes_max = grant.bytes();
   if (read) load.version = versions_.new_id();
+  load.early = read && options_.early;
   const AdapterVersionId version = load.version;
   if (!start_load_(std::move(load))) return false;
   Job& job = jobs_[next_job_];
   job.entry = &entry;
+  job.source = entry.spec.id;
   job.read = read;
   job.ahead = is_ahead(entry);
   jobs_ahead_ += job.ahead ? 1 : 0;
@@ -162,6 +165,23 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   return true;
 }
 
+void AdapterLoads::on_begun(LoadBegun&& begun) {
+  Job& job = jobs_.at(begun.id);
+  CHECK(job.read);
+  if (job.entry == nullptr) return;  // dropped meanwhile
+  AdapterEntry& entry = *job.entry;
+  const Adapter& adapter = *begun.arriving.adapter;
+  if (entry.arriving != nullptr || !admissible(job, adapter).ok()) return;  // the load ends with that
+  cache_.count_loading(adapter.bytes - job.grant.bytes());
+  job.grant.shrink_to(adapter.bytes);
+  entry.granted_bytes = adapter.bytes;
+  entry.arriving = &versions_.add_arriving(entry, entry.spec.label, std::move(begun.arriving));
+  entry.arriving->foreseen = entry.ahead;
+  entries_.touch(entry);
+  entries_.tell(entry.spec.id);
+  entries_.count_change();
+}
+
 void AdapterLoads::on_done(LoadDone&& done) {
   const auto found = jobs_.find(done.id);
   CHECK(found != jobs_.end());
@@ -170,13 +190,7 @@ void AdapterLoads::on_done(LoadDone&& done) {
   jobs_ahead_ -= job.ahead ? 1 : 0;
   cache_.count_loading(-job.grant.bytes());
   entries_.count_change();
-  if (job.entry == nullptr) {  // unloaded meanwhile
-    const int64_t bytes = done.load.ok() && done.load->adapter ? done.load->adapter->bytes : 0;
-    done.load = AdapterLoad{};
-    job.grant.release();
-    for (const uint64_t ticket : job.unload_tickets) replies_.put(ticket, {}, bytes);
-    return;
-  }
+  if (job.entry == nullptr) return end_of_dropped(job, done);
   AdapterEntry& entry = *job.entry;
   CHECK(entry.job == done.id && entry.stage == (job.read ? AdapterStage::kReading : AdapterStage::kStamping));
   entry.job = 0;
@@ -185,6 +199,25 @@ void AdapterLoads::on_done(LoadDone&& done) {
     on_read(entry, job, done);
   } else {
     on_stamp(entry, done.stamp);
+  }
+}
+
+// Those who have it keep it, whole or not; else what was read goes at once.
+void AdapterLoads::end_of_dropped(Job& job, LoadDone& done) {
+  AdapterVersion* const kept = job.read ? versions_.find(job.version) : nullptr;
+  if (kept == nullptr) {
+    const int64_t bytes = done.load.ok() && done.load->adapter ? done.load->adapter->bytes : 0;
+    done.load = AdapterLoad{};
+    job.grant.release();
+    for (const uint64_t ticket : job.unload_tickets) replies_.put(ticket, {}, bytes);
+    return;
+  }
+  entries_.tell(job.source);  // who waits with a claim of it
+  kept->unload_tickets = std::move(job.unload_tickets);
+  if (done.load.ok() && done.load->adapter == kept->adapter) {
+    versions_.complete(*kept, std::move(job.grant));
+  } else {
+    versions_.fail(*kept, std::move(job.grant));
   }
 }
 
@@ -233,16 +266,26 @@ std::optional<int64_t> AdapterLoads::advance_room(AdapterEntry& entry) {
 
 void AdapterLoads::on_read(AdapterEntry& entry, Job& job, LoadDone& done) {
   const FileStamp* stamp = done.stamp.ok() ? &*done.stamp : nullptr;
+  const bool read = done.stamp.ok() && done.load.ok() && done.load->adapter != nullptr;
+  const Status status = read ? admissible(job, *done.load->adapter) : Status();
+  if (read && status.ok()) return install(entry, job, std::move(done.load->adapter));
+  const int64_t granted_bytes = job.grant.bytes();
+  give_up_arriving(entry, job);
   if (!done.stamp.ok()) return fail(entry, done.stamp.error(), nullptr);
   if (!done.load.ok()) {
     const bool lasts = is_the_files_own(done.load.error().code);
     return fail(entry, std::move(done.load).error(), lasts ? stamp : nullptr);
   }
-  if (done.load->adapter == nullptr) return ask_again(entry, done.load->bytes_needed, job.grant.bytes());
-  const Status status = admissible(job, *done.load->adapter);
-  if (status.ok()) return install(entry, job, std::move(done.load->adapter));
+  if (!read) return ask_again(entry, done.load->bytes_needed, granted_bytes);
   done.load = AdapterLoad{};
   fail(entry, status.error(), stamp);
+}
+
+// Its load comes to nothing: those who have it pinned keep it, and what it takes.
+void AdapterLoads::give_up_arriving(AdapterEntry& entry, Job& job) {
+  if (entry.arriving == nullptr) return;
+  entries_.touch(entry);
+  versions_.fail(*std::exchange(entry.arriving, nullptr), std::move(job.grant));
 }
 
 // The headers were parsed, and say how much room is needed.
@@ -261,18 +304,27 @@ void AdapterLoads::ask_again(AdapterEntry& entry, int64_t bytes_needed, int64_t 
 }
 
 Status AdapterLoads::admissible(const Job& job, const Adapter& adapter) const {
-  if (adapter.version != job.version || adapter.bytes < 0 || adapter.bytes > job.grant.bytes()) return broken_promise();
+  const AdapterVersion* const arriving = job.entry->arriving;
+  const bool kept = adapter.version == job.version && adapter.bytes >= 0 && adapter.bytes <= job.grant.bytes() &&
+                    (arriving == nullptr || arriving->adapter.get() == &adapter);
+  if (!kept) return broken_promise();
   return check_rank(adapter.rank_max, options_.rank_max > 0 ? options_.rank_max : kMaxLoraRank);
 }
 
 void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const Adapter> adapter) {
   if (entry.version != nullptr) versions_.retire(*entries_.take_version(entry), {});
-  entries_.set_version(entry, versions_.add(entry, entry.spec.label, std::move(adapter), std::move(job.grant)));
+  AdapterVersion* version = std::exchange(entry.arriving, nullptr);
+  if (version != nullptr) {
+    versions_.complete(*version, std::move(job.grant));
+  } else {
+    version = &versions_.add(entry, entry.spec.label, std::move(adapter), std::move(job.grant));
+    version->foreseen = entry.ahead;
+  }
+  entries_.set_version(entry, *version);
   entry.failed = entry.forget_on_failure = false;
   const Adapter& loaded = *entry.version->adapter;
   ++loads_;
   load_bytes_ += loaded.bytes;
-  entry.version->foreseen = entry.ahead;
   loads_ahead_ += entry.ahead ? 1 : 0;
   entry.load_s = static_cast<double>(clock_.now_ns() - job.begin_ns) * 1e-9;
   entry.keep_score.reset();
@@ -352,10 +404,13 @@ void AdapterLoads::check() const {
     const bool reads = entry->stage == AdapterStage::kReading;
     CHECK((reads || entry->stage == AdapterStage::kStamping) == (entry->job != 0));
     CHECK(entry->granted_bytes == 0 || reads);
+    CHECK(entry->arriving == nullptr || (reads && options_.early));
     if (entry->job == 0) continue;
     ++begun;
     const Job& job = jobs_.at(entry->job);
     CHECK(job.entry == entry && job.read == reads && job.grant.bytes() == entry->granted_bytes);
+    CHECK(entry->arriving == nullptr || (entry->arriving->adapter->version == job.version &&
+                                         entry->arriving->adapter->bytes == entry->granted_bytes));
   }
   int64_t sum_bytes = 0;
   int32_t ahead = 0;

@@ -16,6 +16,12 @@
 // memory) ends those who waited, and the next request tries again. What a command asks
 // for is always tried.
 //
+// With RegistryOptions::early a version is arriving from the moment at which its memory
+// is there, and who asks for it so may use it: it is the entry's `arriving` until it is
+// installed. The job holds its grant. Where the load fails, or the source is dropped
+// meanwhile, those who have it pinned keep it, and the grant goes over to it when the
+// load has ended.
+//
 // A load ahead is one that nobody waits for yet (adapters/foresight.h). It begins while
 // there is no other, and its job is one beside those of loads_max, so that no other waits
 // for its turn. It takes room that is free, or that is had by those of whom less is
@@ -54,6 +60,7 @@ struct RegistryOptions {
   KeepOrder keep;                                 // who leaves first for another's room
   Shelf* beside = nullptr;                        // that loads may take of; outlives the registry
   bool foresees = false;                          // by AdapterForesight, and loads ahead
+  bool early = false;                             // versions may be used before their last layer is there
   std::function<void(AdapterVersionId)> dropped;  // told of every version that leaves memory, just before; may be empty
 };
 
@@ -83,6 +90,7 @@ class AdapterLoads {
   // Starts what can be started, in the order of who wants it. What nobody waits for any
   // more, and was not begun, is given up.
   void pump();
+  void on_begun(LoadBegun&& begun);  // of a read, before its end
   void on_done(LoadDone&& done);
   // The source is dropped; its load, if one is under way, installs nothing. True where
   // the command's ticket is answered when the read has ended.
@@ -108,6 +116,7 @@ class AdapterLoads {
  private:
   struct Job {
     AdapterEntry* entry = nullptr;  // null: the source was dropped meanwhile
+    AdapterSourceId source;
     bool read = false;
     bool ahead = false;  // begun while nobody waited for it
     Grant grant;
@@ -128,6 +137,8 @@ class AdapterLoads {
   void on_stamp(AdapterEntry& entry, const Result<FileStamp>& stamp);
   void on_read(AdapterEntry& entry, Job& job, LoadDone& done);
   void ask_again(AdapterEntry& entry, int64_t bytes_needed, int64_t granted_bytes);
+  void end_of_dropped(Job& job, LoadDone& done);
+  void give_up_arriving(AdapterEntry& entry, Job& job);
   Status admissible(const Job& job, const Adapter& adapter) const;
   void install(AdapterEntry& entry, Job& job, std::shared_ptr<const Adapter> adapter);
   void fail(AdapterEntry& entry, Error error, const FileStamp* stamp);

@@ -128,22 +128,26 @@ void AdapterRegistry::begin_round() {
 
 AdapterVersion* AdapterRegistry::claimed(const AdapterNeeds& needs, size_t index) const {
   if (needs.claims.empty()) return nullptr;
-  return versions_.find(needs.claims[index].version());
+  AdapterVersion* const version = versions_.find(needs.claims[index].version());
+  return version != nullptr && !version->failed ? version : nullptr;
 }
 
 // Fills found_. An outcome where that is decided: a source is unknown, or a load has
 // failed.
-std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds& needs, uint64_t since, Error& error) {
+std::optional<AcquireOutcome> AdapterRegistry::find_versions(const AdapterNeeds& needs, uint64_t since, bool early,
+                                                             Error& error) {
   found_.clear();
   for (size_t index = 0; index < needs.sources.size(); ++index) {
-    found_.push_back(claimed(needs, index));
-    if (found_.back() != nullptr) continue;
+    if (AdapterVersion* const version = claimed(needs, index); version != nullptr) {
+      found_.push_back(early || version->whole() ? version : nullptr);
+      continue;
+    }
     const AdapterEntry* entry = entries_.find(needs.sources[index]);
     if (entry == nullptr) {
       error = not_registered();
       return AcquireOutcome::kFailed;
     }
-    found_.back() = entry->version;
+    found_.push_back(entry->version == nullptr && early ? entry->arriving : entry->version);
     if (entry->version == nullptr && entry->failed && entry->failed_serial > since) {
       error = entry->error;
       return AcquireOutcome::kFailed;
@@ -164,9 +168,9 @@ void AdapterRegistry::wait_for(const AdapterNeeds& needs, uint64_t order) {
 }
 
 AcquireOutcome AdapterRegistry::look(const AdapterNeeds& needs, uint64_t order, uint64_t since,
-                                     std::vector<const Adapter*>& adapters, Error& error) {
+                                     std::vector<const Adapter*>& adapters, Error& error, bool early) {
   adapters.clear();
-  if (const auto decided = find_versions(needs, since, error)) return *decided;
+  if (const auto decided = find_versions(needs, since, early, error)) return *decided;
   if (std::count(found_.begin(), found_.end(), nullptr) == 0) {
     for (const AdapterVersion* version : found_) adapters.push_back(version->adapter.get());
     return AcquireOutcome::kReady;
@@ -182,8 +186,8 @@ AcquireOutcome AdapterRegistry::look(const AdapterNeeds& needs, uint64_t order, 
 }
 
 AcquireOutcome AdapterRegistry::acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since,
-                                        std::vector<AdapterPin>& pins, Error& error) {
-  if (const auto decided = find_versions(needs, since, error)) return *decided;
+                                        std::vector<AdapterPin>& pins, Error& error, bool early) {
+  if (const auto decided = find_versions(needs, since, early, error)) return *decided;
   const bool ready =
       std::count(found_.begin(), found_.end(), nullptr) == 0 && cache_.leaves_reserved_room(found_, order);
   if (!ready && needs.sources.size() > 1) {
@@ -224,6 +228,11 @@ void AdapterRegistry::unwant(AdapterSourceId source) {
 double AdapterRegistry::missing_load_s(const std::array<uint8_t, 32>& digest) const {
   if (versions_.has(digest) || loads_.loads() == 0) return 0;
   return cache_.load_s(loads_.load_bytes() / static_cast<int64_t>(loads_.loads()));
+}
+
+const AdapterArriving* AdapterRegistry::arriving(AdapterVersionId version) const {
+  const AdapterVersion* const found = versions_.find(version);
+  return found != nullptr && found->arriving ? &*found->arriving : nullptr;
 }
 
 bool AdapterRegistry::is_retired(AdapterVersionId version) const {
@@ -344,7 +353,7 @@ void AdapterRegistry::check() const {
   versions_.check();
   loads_.check();
   foresight_.check();
-  size_t current = 0;
+  size_t current = 0, arriving = 0;
   const std::span<AdapterEntry* const> active = loads_.active();
   entries_.for_each([&](const AdapterEntry& entry) {
     const bool is_loaded = std::count(active.begin(), active.end(), &entry) == 1;
@@ -353,13 +362,17 @@ void AdapterRegistry::check() const {
     const bool is_replaced = std::any_of(active.begin(), active.end(),
                                          [&](const AdapterEntry* other) { return other->replaces == entry.spec.id; });
     CHECK(!entry.pinned || entry.version != nullptr || is_loaded || is_replaced);
+    if (entry.arriving != nullptr) {
+      ++arriving;
+      CHECK(versions_.find(entry.arriving->adapter->version) == entry.arriving);
+    }
     if (entry.version == nullptr) return;
     ++current;
     CHECK(versions_.find(entry.version->adapter->version) == entry.version);
   });
   const auto retired = std::count_if(versions_.all().begin(), versions_.all().end(),
                                      [](const auto& one) { return one.second->retired(); });
-  CHECK(current + static_cast<size_t>(retired) == versions_.all().size());
+  CHECK(current + arriving + static_cast<size_t>(retired) == versions_.all().size());
   CHECK(bytes() <= ledger_.used_bytes(MemoryUse::kAdapters));
 }
 

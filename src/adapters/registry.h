@@ -10,9 +10,10 @@
 //     foresight who will be asked for soon
 //
 // Thread: the engine's alone; file work happens through `start_load` and comes back by
-// on_load_done(). Ownership: owns all of these; pins and claims must not outlive the
-// registry. Invariants (check()): every version is the current one of its source or
-// retired; a pinned source that is not in memory is being loaded, until that fails.
+// on_load_begun() and on_load_done(). Ownership: owns all of these; pins and claims must
+// not outlive the registry. Invariants (check()): every version is the current one of its
+// source, or arriving to become that, or retired; a pinned source that is not in memory
+// is being loaded, until that fails.
 //
 // Adapters that one request adds up and that do not fit together fail that request, not
 // each other. A resident version is never swapped silently: a changed file is noticed at
@@ -87,7 +88,9 @@ class AdapterRegistry {
   // with the reason. order: the request's arrival, unique. since: serial() when it
   // arrived: an older failure is looked at again.
   AcquireOutcome acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since, std::vector<AdapterPin>& pins,
-                         Error& error);
+                         Error& error) {
+    return acquire(needs, order, since, pins, error, false);
+  }
   AcquireOutcome acquire(std::span<const AdapterSourceId> sources, uint64_t order, uint64_t since,
                          std::vector<AdapterPin>& pins, Error& error) {
     return acquire(AdapterNeeds{sources, {}}, order, since, pins, error);
@@ -95,7 +98,24 @@ class AdapterRegistry {
   // The same without pins and without a look at room that others wait for: ready where
   // all are in memory now, whose adapters it then lists (valid until the next call).
   AcquireOutcome look(const AdapterNeeds& needs, uint64_t order, uint64_t since, std::vector<const Adapter*>& adapters,
-                      Error& error);
+                      Error& error) {
+    return look(needs, order, since, adapters, error, false);
+  }
+  // The same for who can begin with the first layers (RegistryOptions::early): what is
+  // arriving counts as in memory, where its source has nothing that is whole. Whoever has
+  // an arriving version pinned sees by arriving() whether its load has failed; nobody new
+  // is given it then, and the next one asks for another load.
+  AcquireOutcome acquire_early(const AdapterNeeds& needs, uint64_t order, uint64_t since, std::vector<AdapterPin>& pins,
+                               Error& error) {
+    return acquire(needs, order, since, pins, error, true);
+  }
+  AcquireOutcome look_early(const AdapterNeeds& needs, uint64_t order, uint64_t since,
+                            std::vector<const Adapter*>& adapters, Error& error) {
+    return look(needs, order, since, adapters, error, true);
+  }
+  // Of a version in memory, until its load has ended well; null: it is whole, or not in
+  // memory. Valid until the next on_load_done() or the version's last pin goes.
+  const AdapterArriving* arriving(AdapterVersionId version) const;
   // Of a request that waits for something else than its adapters: they leave for no
   // younger load.
   void want(const AdapterNeeds& needs, uint64_t order) { wait_for(needs, order); }
@@ -127,6 +147,7 @@ class AdapterRegistry {
   void take_news(std::vector<AdapterSourceId>& sources) { entries_.take_news(sources); }
   bool has_news() const { return entries_.has_news(); }
   void pump() { loads_.pump(); }
+  void on_load_begun(LoadBegun&& begun) { loads_.on_begun(std::move(begun)); }
   void on_load_done(LoadDone&& done) { loads_.on_done(std::move(done)); }
   void checked(const HeaderCheck& check) { loads_.checked(check); }  // AdapterLoads::checked
   uint64_t serial() const { return loads_.serial(); }
@@ -167,7 +188,11 @@ class AdapterRegistry {
 
  private:
   AdapterVersion* claimed(const AdapterNeeds& needs, size_t index) const;
-  std::optional<AcquireOutcome> find_versions(const AdapterNeeds& needs, uint64_t since, Error& error);
+  std::optional<AcquireOutcome> find_versions(const AdapterNeeds& needs, uint64_t since, bool early, Error& error);
+  AcquireOutcome acquire(const AdapterNeeds& needs, uint64_t order, uint64_t since, std::vector<AdapterPin>& pins,
+                         Error& error, bool early);
+  AcquireOutcome look(const AdapterNeeds& needs, uint64_t order, uint64_t since, std::vector<const Adapter*>& adapters,
+                      Error& error, bool early);
   void wait_for(const AdapterNeeds& needs, uint64_t order);
   Status fit_together(const AdapterNeeds& needs) const;
   void on_leaving(const AdapterVersion& version);

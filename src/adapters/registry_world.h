@@ -40,6 +40,11 @@ struct RegistryWorld {
   std::mutex asked_mutex;    // several threads may read
   AdapterLoadOptions asked;  // of the last read
   std::map<std::string, int> reads;
+  struct Begun {
+    std::shared_ptr<Adapter> adapter;
+    std::shared_ptr<Arrivals> arrivals;
+  };
+  std::map<uint64_t, Begun> begun;  // by version: handed out early, and their jobs have not ended
   std::map<AdapterSourceId, std::string> shown;
   std::unique_ptr<AdapterRegistry> registry;
 
@@ -73,14 +78,34 @@ struct RegistryWorld {
               const File& file = files.at(path);
               if (file.broken) return *file.broken;
               if (file.bytes > options.bytes_max) return AdapterLoad{.bytes_needed = file.bytes};
-              auto adapter = std::make_shared<Adapter>();
-              adapter->version = version;
-              adapter->bytes = file.bytes;
-              adapter->rank_max = 8;
+              const auto found = begun.find(version.value);
+              auto adapter = found != begun.end() ? found->second.adapter : without_numbers(file, version);
               adapter->doubts = file.doubts;
               adapter->digest[0] = static_cast<uint8_t>(file.stamp.inode);
               return AdapterLoad{.adapter = std::move(adapter)};
             }};
+  }
+
+  static std::shared_ptr<Adapter> without_numbers(const File& file, AdapterVersionId version) {
+    auto adapter = std::make_shared<Adapter>();
+    adapter->version = version;
+    adapter->bytes = file.bytes;
+    adapter->rank_max = 8;
+    return adapter;
+  }
+
+  // Hands one out early, as its loader does when its memory is there; false where the
+  // job is none that could, or has done so.
+  bool begin_one(size_t index = 0) {
+    const LoadJob& job = jobs.at(index);
+    if (!job.early) return false;
+    const File& file = files.at(job.path);
+    if (file.bytes > job.options.bytes_max || begun.contains(job.version.value)) return false;
+    Begun& one = begun[job.version.value];
+    one = {without_numbers(file, job.version), std::make_shared<Arrivals>(2)};
+    registry->on_load_begun({job.id, {one.adapter, one.arrivals, {1, 1}}});
+    registry->check();
+    return true;
   }
 
   // Ends one job; false when none is in progress.
@@ -88,7 +113,14 @@ struct RegistryWorld {
     if (jobs.empty()) return false;
     LoadJob job = std::move(jobs[index]);
     jobs.erase(jobs.begin() + static_cast<int64_t>(index));
-    registry->on_load_done(run_load_job(source(), job));
+    LoadDone done = run_load_job(source(), job);
+    if (const auto found = begun.find(job.version.value); found != begun.end()) {
+      Arrivals& arrivals = *found->second.arrivals;
+      if (!done.load.ok()) arrivals.fail(done.load.error());
+      while (!arrivals.failed() && !arrivals.whole()) arrivals.advance();
+      begun.erase(found);
+    }
+    registry->on_load_done(std::move(done));
     registry->check();
     return true;
   }
@@ -109,10 +141,11 @@ struct RegistryWorld {
     return AcquireOutcome::kWaiting;
   }
   AcquireOutcome acquire(const std::vector<std::string>& names, uint64_t order, uint64_t since,
-                         std::vector<AdapterPin>& pins, Error& error) {
+                         std::vector<AdapterPin>& pins, Error& error, bool early = false) {
     std::vector<AdapterSourceId> sources;
     for (const std::string& name : names) sources.push_back(source_of(name));
-    return registry->acquire(sources, order, since, pins, error);
+    return early ? registry->acquire_early({sources, {}}, order, since, pins, error)
+                 : registry->acquire(sources, order, since, pins, error);
   }
   std::vector<RegistryReply> replies() {
     std::vector<RegistryReply> result;

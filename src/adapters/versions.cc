@@ -50,23 +50,56 @@ AdapterVersions::~AdapterVersions() {
   }
 }
 
-AdapterVersion& AdapterVersions::add(AdapterEntry& owner, std::string label, std::shared_ptr<const Adapter> adapter,
-                                     Grant grant) {
-  CHECK(adapter != nullptr && grant.bytes() >= adapter->bytes);
+AdapterVersion& AdapterVersions::put(AdapterEntry& owner, std::string label, std::shared_ptr<const Adapter> adapter) {
   const uint64_t id = adapter->version.value;
   CHECK(id != 0 && id < next_id_);
   auto version = std::make_unique<AdapterVersion>();
   version->label = std::move(label);
   version->adapter = std::move(adapter);
   version->owner = &owner;
-  version->grant = std::move(grant);
-  version->grant.shrink_to(version->adapter->bytes);
   version->last_use_ns = clock_.now_ns();
-  bytes_ += version->grant.bytes();
-  ++digests_[version->adapter->digest];
   const auto [added, is_new] = versions_.emplace(id, std::move(version));
   CHECK(is_new);
   return *added->second;
+}
+
+void AdapterVersions::take_grant(AdapterVersion& version, Grant grant) {
+  CHECK(version.grant.bytes() == 0 && grant.bytes() >= version.adapter->bytes);
+  version.grant = std::move(grant);
+  version.grant.shrink_to(version.adapter->bytes);
+  bytes_ += version.grant.bytes();
+}
+
+AdapterVersion& AdapterVersions::add(AdapterEntry& owner, std::string label, std::shared_ptr<const Adapter> adapter,
+                                     Grant grant) {
+  CHECK(adapter != nullptr);
+  AdapterVersion& version = put(owner, std::move(label), std::move(adapter));
+  take_grant(version, std::move(grant));
+  ++digests_[version.adapter->digest];
+  return version;
+}
+
+AdapterVersion& AdapterVersions::add_arriving(AdapterEntry& owner, std::string label, AdapterArriving arriving) {
+  CHECK(arriving.adapter != nullptr && arriving.arrivals != nullptr);
+  AdapterVersion& version = put(owner, std::move(label), arriving.adapter);
+  version.arriving = std::move(arriving);
+  return version;
+}
+
+void AdapterVersions::complete(AdapterVersion& version, Grant grant) {
+  CHECK(!version.whole() && !version.failed);
+  take_grant(version, std::move(grant));
+  version.arriving.reset();
+  version.last_use_ns = clock_.now_ns();
+  ++digests_[version.adapter->digest];
+}
+
+void AdapterVersions::fail(AdapterVersion& version, Grant grant) {
+  CHECK(!version.whole() && !version.failed);
+  take_grant(version, std::move(grant));
+  version.failed = true;
+  version.owner = nullptr;
+  leave_unless_used(version);
 }
 
 AdapterVersion* AdapterVersions::find(AdapterVersionId id) const {
@@ -111,19 +144,21 @@ void AdapterVersions::retire(AdapterVersion& version, const std::vector<uint64_t
 }
 
 void AdapterVersions::evict(AdapterVersion& version) {
-  CHECK(version.pins == 0 && !version.retired());
+  CHECK(version.pins == 0 && !version.retired() && version.whole());
   leave(version);
 }
 
 void AdapterVersions::leave_unless_used(AdapterVersion& version) {
-  if (version.retired() && version.pins == 0 && version.claims == 0) leave(version);
+  if (version.retired() && version.pins == 0 && (version.claims == 0 || version.failed)) leave(version);
 }
 
 void AdapterVersions::leave(AdapterVersion& version) {
   bytes_ -= version.grant.bytes();
   CHECK(bytes_ >= 0);
   events_.leaving(version);
-  if (const auto digest = digests_.find(version.adapter->digest); --digest->second == 0) digests_.erase(digest);
+  if (version.whole()) {
+    if (const auto digest = digests_.find(version.adapter->digest); --digest->second == 0) digests_.erase(digest);
+  }
   versions_.erase(version.adapter->version.value);
 }
 
@@ -132,10 +167,11 @@ void AdapterVersions::check() const {
   for (const auto& [id, version] : versions_) {
     CHECK(version->adapter->version.value == id && id < next_id_);
     CHECK(version->pins >= 0 && version->claims >= 0);
-    CHECK(version->grant.bytes() == version->adapter->bytes);
-    CHECK(!version->retired() || version->pins + version->claims > 0);
+    CHECK(version->grant.bytes() == (version->whole() || version->failed ? version->adapter->bytes : 0));
+    CHECK(!version->retired() || version->pins + (version->failed ? 0 : version->claims) > 0);
+    CHECK(!version->failed || (version->retired() && !version->whole()));
     CHECK(version->retired() || version->unload_tickets.empty());
-    CHECK(has(version->adapter->digest));
+    CHECK(!version->whole() || has(version->adapter->digest));
     sum_bytes += version->grant.bytes();
   }
   CHECK(sum_bytes == bytes_);

@@ -39,6 +39,14 @@ struct VersionsWorld {
     adapter->bytes = bytes;
     return versions->add(source, "a", adapter, *ledger.try_grant(MemoryUse::kAdapters, bytes + 28));
   }
+  AdapterVersion& add_arriving(int64_t bytes = 100) {
+    auto adapter = std::make_shared<Adapter>();
+    adapter->version = versions->new_id();
+    adapter->bytes = bytes;
+    adapter->digest[0] = 1;
+    return versions->add_arriving(source, "a", {adapter, std::make_shared<Arrivals>(1), {0}});
+  }
+  Grant grant(int64_t bytes = 100) { return *ledger.try_grant(MemoryUse::kAdapters, bytes); }
   AdapterVersionId id_of(const AdapterVersion& version) const { return version.adapter->version; }
 };
 
@@ -85,32 +93,66 @@ TEST(AdapterVersions, WhatIsLeftAtTheEndLeavesToo) {
 }
 
 // Against plain counters beside them.
+TEST(AdapterVersions, OneThatIsArrivingHasItsDigestWhenItIsWhole) {
+  VersionsWorld world;
+  AdapterVersion& version = world.add_arriving();
+  const auto digest = version.adapter->digest;
+  EXPECT_FALSE(world.versions->has(digest));
+  EXPECT_EQ(world.versions->bytes(), 0) << "they are its load's";
+  AdapterVersion& failing = world.add_arriving();
+  AdapterPin pin = world.versions->pin(failing, 1);
+  world.versions->fail(failing, world.grant());
+  EXPECT_FALSE(world.versions->has(digest));
+  world.versions->complete(version, world.grant());
+  EXPECT_TRUE(world.versions->has(digest));
+  EXPECT_EQ(world.versions->bytes(), 200);
+  pin.release();
+  EXPECT_TRUE(world.versions->has(digest));
+  world.versions->evict(version);
+  EXPECT_FALSE(world.versions->has(digest));
+}
+
+struct Twin {
+  AdapterVersionId id;
+  bool retired = false, failed = false;
+  std::optional<Grant> loading;  // of one that is arriving
+  std::vector<AdapterPin> pins;
+  std::vector<AdapterClaim> claims;
+};
+
+void end_load(VersionsWorld& world, Twin& twin, bool well) {
+  AdapterVersion& version = *world.versions->find(twin.id);
+  Grant grant = *std::exchange(twin.loading, std::nullopt);
+  twin.failed = !well;
+  twin.retired |= twin.failed;
+  if (well) return world.versions->complete(version, std::move(grant));
+  world.versions->fail(version, std::move(grant));
+}
+
 TEST(AdapterVersions, RandomOperationsAgreeWithCounters) {
   constexpr uint32_t kSeed = 39;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937 random(kSeed);
-  struct Twin {
-    AdapterVersionId id;
-    bool retired = false;
-    std::vector<AdapterPin> pins;
-    std::vector<AdapterClaim> claims;
-  };
   std::vector<Twin> twins;  // before the world: shares must not outlive it
   VersionsWorld world;
   const auto settle = [&](size_t index) {
     Twin& twin = twins[index];
-    const bool lives = !twin.retired || !twin.pins.empty() || !twin.claims.empty();
+    const bool lives = !twin.retired || !twin.pins.empty() || (!twin.claims.empty() && !twin.failed);
     ASSERT_EQ(world.versions->find(twin.id) != nullptr, lives);
     if (!lives) twins.erase(twins.begin() + static_cast<ptrdiff_t>(index));
   };
   for (int turn = 0; turn < 5000; ++turn) {
-    if (twins.size() < 8 && random() % 4 == 0)
-      twins.push_back({world.id_of(world.add(1 + random() % 100)), false, {}, {}});
+    if (twins.size() < 8 && random() % 4 == 0) {
+      const int64_t bytes = 1 + random() % 100;
+      twins.emplace_back();
+      if (random() % 2 == 0) twins.back().loading = world.ledger.try_grant(MemoryUse::kAdapters, bytes);
+      twins.back().id = world.id_of(twins.back().loading ? world.add_arriving(bytes) : world.add(bytes));
+    }
     if (twins.empty()) continue;
     const size_t index = random() % twins.size();
     Twin& twin = twins[index];
     AdapterVersion& version = *world.versions->find(twin.id);
-    switch (random() % 6) {
+    switch (random() % 7) {
       case 0:
         twin.pins.push_back(world.versions->pin(version, static_cast<uint64_t>(turn)));
         break;
@@ -130,18 +172,23 @@ TEST(AdapterVersions, RandomOperationsAgreeWithCounters) {
         }
         break;
       case 5:
-        if (!twin.retired && twin.pins.empty() && twin.claims.empty()) {
+        if (!twin.retired && !twin.loading && twin.pins.empty() && twin.claims.empty()) {
           world.versions->evict(version);
           ASSERT_EQ(world.versions->find(twin.id), nullptr);
           twins.erase(twins.begin() + static_cast<ptrdiff_t>(index));
           continue;
         }
         break;
+      case 6:
+        if (twin.loading && random() % 3 == 0) end_load(world, twin, random() % 2 == 0);
+        break;
     }
     settle(index);
     world.versions->check();
     ASSERT_EQ(world.versions->all().size(), twins.size());
-    ASSERT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), world.versions->bytes());
+    int64_t loading_bytes = 0;
+    for (const Twin& other : twins) loading_bytes += other.loading ? other.loading->bytes() : 0;
+    ASSERT_EQ(world.ledger.used_bytes(MemoryUse::kAdapters), world.versions->bytes() + loading_bytes);
   }
   twins.clear();
 }

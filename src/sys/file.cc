@@ -45,6 +45,10 @@ class PosixFile final : public File {
     return {};
   }
 
+  void will_read(int64_t offset_bytes, int64_t bytes) const override {
+    (void)::posix_fadvise(handle_.get(), offset_bytes, bytes, POSIX_FADV_WILLNEED);
+  }
+
  private:
   const std::string path_;
   const Descriptor handle_;

@@ -41,6 +41,8 @@ class File {
   int64_t size_bytes() const { return stamp().size_bytes; }
   // Fills all of `dest` from `offset_bytes` on, or fails.
   virtual Status read_exact(int64_t offset_bytes, std::span<std::byte> dest) const = 0;
+  // These bytes will be read soon: whoever can brings them nearer, and nobody waits.
+  virtual void will_read([[maybe_unused]] int64_t offset_bytes, [[maybe_unused]] int64_t bytes) const {}
 };
 
 struct DirEntry {

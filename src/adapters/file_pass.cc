@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/file_pass.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "ops/lora_factors.h"
+#include "tensor/codec.h"
+
+namespace loralei {
+namespace {
+
+constexpr int64_t kChunkBytes = kMiB;
+constexpr int64_t kNearBytes = 4 * kKiB;    // what lies between two tensors is then fetched with them
+constexpr int64_t kAheadBytes = 16 * kMiB;  // of one run; behind that the system sees by itself how it is read
+
+// Index of the first number that is NaN or infinite, or -1. Plain formats only.
+int64_t first_not_finite(DType dtype, const std::byte* bytes, int64_t count) {
+  const uint16_t mask = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
+  for (int64_t i = 0; i < count; ++i) {
+    if (dtype == DType::kF32) {
+      uint32_t bits;
+      std::memcpy(&bits, bytes + 4 * i, 4);
+      if ((bits & 0x7f800000u) == 0x7f800000u) return i;
+    } else {
+      uint16_t bits;
+      std::memcpy(&bits, bytes + 2 * i, 2);
+      if ((bits & mask) == mask) return i;
+    }
+  }
+  return -1;
+}
+
+// Rows [row, row + count) of a tensor, in the placement's format, to their places.
+template <typename Element>
+void place_rows(const Placement& placement, int64_t row, int64_t count, const std::byte* source, std::byte* place) {
+  const int64_t begin = std::max(row, placement.row_begin);
+  const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
+  Element* out = reinterpret_cast<Element*>(place);
+  for (int64_t r = begin; r < end; ++r) {
+    const std::byte* from = source + (r - row) * placement.cols * static_cast<int64_t>(sizeof(Element));
+    int64_t to = r - placement.row_begin;
+    if (!placement.row_order.empty()) to = placement.row_order[static_cast<size_t>(to)];
+    if (!placement.transpose) {
+      std::memcpy(out + to * placement.cols, from, static_cast<size_t>(placement.cols) * sizeof(Element));
+      continue;
+    }
+    for (int64_t c = 0; c < placement.cols; ++c)
+      std::memcpy(out + c * placement.row_count + to, from + c * static_cast<int64_t>(sizeof(Element)),
+                  sizeof(Element));
+  }
+}
+
+void hash_length(Sha256& sha, int64_t length) {
+  std::array<std::byte, 8> bytes;
+  for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<std::byte>(static_cast<uint64_t>(length) >> (8 * i));
+  sha.update(bytes);
+}
+
+int64_t row_bytes_of(const TensorInfo& info, int64_t cols) { return row_bytes(info.dtype, cols) * (info.f64 ? 2 : 1); }
+
+}  // namespace
+
+void FileCuts::add(int64_t offset, int64_t bytes) {
+  if (bytes == 0) return;
+  cuts_.push_back(offset);
+  cuts_.push_back(offset + bytes);
+}
+
+std::vector<int64_t> FileCuts::finish(int64_t file_bytes) && {
+  cuts_.push_back(0);
+  cuts_.push_back(file_bytes);
+  std::sort(cuts_.begin(), cuts_.end());
+  cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
+  CHECK(cuts_.front() == 0 && cuts_.back() == file_bytes);
+  return std::move(cuts_);
+}
+
+FilePass::FilePass(const File& file, std::vector<int64_t> cuts, const LoadPlan& plan, std::byte* storage)
+    : file_(file),
+      cuts_(std::move(cuts)),
+      digests_(cuts_.size() - 1),
+      hashed_(cuts_.size() - 1),
+      storage_(storage),
+      layer_bytes_(static_cast<size_t>(plan.layers) + 1) {
+  for (const Placement& placement : plan.placements) {
+    CHECK(placement.layer >= 0 && placement.layer <= plan.layers);
+    if (placement.cols > 0 && placement.tensor->bytes > 0) placements_.push_back(&placement);
+  }
+  const auto place_of = [](const Placement* one) { return std::tuple(one->layer, one->tensor->offset); };
+  std::stable_sort(placements_.begin(), placements_.end(),
+                   [&](const Placement* x, const Placement* y) { return place_of(x) < place_of(y); });
+  for (int32_t layer = 0; layer <= plan.layers + 1; ++layer) {
+    const auto begin = std::partition_point(placements_.begin(), placements_.end(),
+                                            [&](const Placement* one) { return one->layer < layer; });
+    layer_begin_.push_back(static_cast<size_t>(begin - placements_.begin()));
+  }
+  for (size_t i = 0; i < placements_.size(); i += group_at(i).size())
+    layer_bytes_[static_cast<size_t>(placements_[i]->layer)] += placements_[i]->tensor->bytes;
+}
+
+FilePass::Group FilePass::group_at(size_t first) const {
+  size_t end = first;
+  while (end < placements_.size() && placements_[end]->tensor == placements_[first]->tensor) ++end;
+  return Group(placements_).subspan(first, end - first);
+}
+
+// Which part begins there.
+size_t FilePass::part_at(int64_t offset) const {
+  const auto found = std::lower_bound(cuts_.begin(), cuts_.end(), offset);
+  CHECK(found != cuts_.end() && *found == offset);
+  return static_cast<size_t>(found - cuts_.begin());
+}
+
+// The system may begin to fetch this layer while the one before it is placed.
+void FilePass::announce(int32_t layer) const {
+  const auto place = static_cast<size_t>(layer);
+  if (place + 1 >= layer_begin_.size()) return;
+  int64_t begin = 0, end = 0;
+  const auto tell = [&] {
+    if (end > begin) file_.will_read(begin, std::min(end - begin, kAheadBytes));
+  };
+  for (size_t i = layer_begin_[place]; i < layer_begin_[place + 1]; ++i) {
+    const TensorInfo& info = *placements_[i]->tensor;
+    if (info.offset > end + kNearBytes || end == 0) {
+      tell();
+      begin = info.offset;
+    }
+    end = info.offset + info.bytes;
+  }
+  tell();
+}
+
+Status FilePass::read_layer(int32_t layer) {
+  announce(layer + 1);
+  const auto place = static_cast<size_t>(layer);
+  for (size_t i = layer_begin_[place]; i < layer_begin_[place + 1];) {
+    const Group group = group_at(i);
+    TRY(read_tensor(group));
+    i += group.size();
+  }
+  return {};
+}
+
+Status FilePass::read_rest() {
+  for (size_t part = 0; part < digests_.size(); ++part) {
+    if (hashed_[part]) continue;
+    Sha256 sha;
+    for (int64_t at = cuts_[part]; at < cuts_[part + 1]; at += std::ssize(buffer_))
+      TRY(read(at, std::min(kChunkBytes, cuts_[part + 1] - at), sha));
+    digests_[part] = sha.finish();
+    hashed_[part] = true;
+  }
+  return {};
+}
+
+Digest FilePass::digest(const std::string& config_text) const {
+  CHECK(std::find(hashed_.begin(), hashed_.end(), false) == hashed_.end());
+  Sha256 sha;
+  hash_length(sha, std::ssize(config_text));
+  sha.update(std::as_bytes(std::span(config_text)));
+  for (size_t part = 0; part < digests_.size(); ++part) {
+    hash_length(sha, cuts_[part + 1] - cuts_[part]);
+    sha.update(std::as_bytes(std::span(digests_[part])));
+  }
+  return sha.finish();
+}
+
+Status FilePass::read(int64_t offset, int64_t count, Sha256& sha) {
+  buffer_.resize(static_cast<size_t>(count));
+  TRY(file_.read_exact(offset, buffer_));
+  sha.update(buffer_);
+  return {};
+}
+
+Status FilePass::read_tensor(Group group) {
+  const TensorInfo& info = *group[0]->tensor;
+  const size_t part = part_at(info.offset);
+  const int64_t bytes_per_row = row_bytes_of(info, group[0]->cols);
+  const int64_t rows = info.bytes / bytes_per_row;
+  CHECK(rows * bytes_per_row == info.bytes && info.offset + info.bytes == cuts_[part + 1] && !hashed_[part]);
+  const int64_t step = std::max<int64_t>(1, kChunkBytes / bytes_per_row);
+  Sha256 sha;
+  for (int64_t row = 0; row < rows; row += step) {
+    const int64_t count = std::min(step, rows - row);
+    TRY(read(info.offset + row * bytes_per_row, count * bytes_per_row, sha));
+    TRY(place(group, row, count));
+  }
+  digests_[part] = sha.finish();
+  hashed_[part] = true;
+  return {};
+}
+
+// Rows [row, row + count) of a tensor, which lie in buffer_.
+Status FilePass::place(Group group, int64_t row, int64_t count) {
+  const TensorInfo& info = *group[0]->tensor;
+  const int64_t cols = group[0]->cols;
+  const std::byte* source = buffer_.data();
+  DType format = info.dtype;
+  if (info.f64 || group[0]->to != info.dtype) {
+    decoded_.resize(static_cast<size_t>(count * cols));
+    decode(info, count * cols);
+    source = reinterpret_cast<const std::byte*>(decoded_.data());
+    format = DType::kF32;
+  }
+  const int64_t wrong = first_not_finite(format, source, count * cols);
+  if (wrong >= 0) {
+    return corrupt(file_.path() + ": tensor \"" + info.name +
+                   "\" holds a value that is not a finite number (NaN or infinity) at index " +
+                   std::to_string(row * cols + wrong));
+  }
+  for (const Placement* placement : group) {
+    std::byte* const place = storage_ + placement->offset;
+    if (placement->scale_offset >= 0)
+      quantise_rows(*placement, row, count, reinterpret_cast<const float*>(source));
+    else if (format == DType::kF32)
+      place_rows<uint32_t>(*placement, row, count, source, place);
+    else
+      place_rows<uint16_t>(*placement, row, count, source, place);
+  }
+  return {};
+}
+
+void FilePass::decode(const TensorInfo& info, int64_t count) {
+  if (!info.f64) return decode_row(info.dtype, buffer_.data(), decoded_.data(), count);
+  for (int64_t i = 0; i < count; ++i) {
+    double number;
+    std::memcpy(&number, buffer_.data() + 8 * i, sizeof number);
+    const bool fits = std::fabs(number) <= static_cast<double>(std::numeric_limits<float>::max());
+    decoded_[static_cast<size_t>(i)] = fits ? static_cast<float>(number) : std::numeric_limits<float>::infinity();
+  }
+}
+
+// Rows [row, row + count) of a tensor to int8: those of A each for itself; of B,
+// whose scales are those of runs of rows, as soon as kLoraQuantGroup are there, and all
+// together where they come in another order.
+void FilePass::quantise_rows(const Placement& placement, int64_t row, int64_t count, const float* source) {
+  const int64_t begin = std::max(row, placement.row_begin), cols = placement.cols;
+  const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
+  std::byte* const out = storage_ + placement.offset;
+  auto* const scales = reinterpret_cast<float*>(storage_ + placement.scale_offset);
+  const bool ordered = placement.row_order.empty();
+  const int64_t run = ordered ? kLoraQuantGroup : placement.row_count;
+  for (int64_t r = begin; r < end; ++r) {
+    const float* const from = source + (r - row) * cols;
+    const int64_t number = r - placement.row_begin, first = number / run * run;
+    if (!placement.transpose) {
+      quantise_lora(from, 1, cols, out + number * lora_quant_row_bytes(cols), scales + number * lora_quant_groups(cols),
+                    0, 1);
+      continue;
+    }
+    staged_.resize(static_cast<size_t>(run * cols));
+    const int64_t to = ordered ? number - first : placement.row_order[static_cast<size_t>(number)];
+    for (int64_t c = 0; c < cols; ++c) staged_[static_cast<size_t>(c * run + to)] = from[c];
+    const int64_t there = number + 1 - first;
+    if (there < run && number + 1 < placement.row_count) continue;
+    for (int64_t c = 0; c < cols; ++c) {
+      quantise_lora(staged_.data() + c * run, 1, there, out + c * lora_quant_row_bytes(placement.row_count) + first,
+                    scales + first / kLoraQuantGroup * cols + c, 0, cols);
+    }
+  }
+}
+
+}  // namespace loralei

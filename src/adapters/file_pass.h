@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// FilePass: reads an adapter's weights file layer by layer, whatever order it lies in:
+// each planned tensor is checked, converted and put where the plan says, and every byte
+// is hashed.
+//
+// Thread: one. Ownership: borrows all it is given, which must outlive it. Invariants:
+// every byte is read once; tensors of a layer by their offset in the file, the layers one
+// after the other from 0 on, the rest of the file behind them; beside the storage nothing
+// is held but pieces of the file. The digest does not depend on that order, and is that
+// of adapter.h. Failure: sentences with the file, and the tensor where one is wrong.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "adapters/load_plan.h"
+#include "base/digest.h"
+#include "base/result.h"
+#include "base/sha256.h"
+#include "sys/file.h"
+
+namespace loralei {
+
+// Where a file is cut into parts: at the beginning and the end of each tensor of its
+// header that has any bytes.
+class FileCuts {
+ public:
+  void add(int64_t offset, int64_t bytes);  // of a tensor
+  // Begins of all parts and the end of the last one, in order; no part is empty.
+  std::vector<int64_t> finish(int64_t file_bytes) &&;
+
+ private:
+  std::vector<int64_t> cuts_;
+};
+
+class FilePass {
+ public:
+  // The plan's tensors are parts, or empty.
+  FilePass(const File& file, std::vector<int64_t> cuts, const LoadPlan& plan, std::byte* storage);
+  FilePass(const FilePass&) = delete;
+  FilePass& operator=(const FilePass&) = delete;
+
+  const std::vector<int64_t>& layer_bytes() const { return layer_bytes_; }  // of the file; [layers + 1]
+  Status read_layer(int32_t layer);                                         // the next one
+  Status read_rest();                                                       // behind the last layer
+  Digest digest(const std::string& config_text) const;                      // when all is read
+
+ private:
+  using Group = std::span<const Placement* const>;  // all of one tensor: several when a fused projection is split
+
+  Group group_at(size_t first) const;
+  size_t part_at(int64_t offset) const;
+  void announce(int32_t layer) const;
+  Status read(int64_t offset, int64_t count, Sha256& sha);
+  Status read_tensor(Group group);
+  Status place(Group group, int64_t row, int64_t count);
+  void decode(const TensorInfo& info, int64_t count);
+  void quantise_rows(const Placement& placement, int64_t row, int64_t count, const float* source);
+
+  const File& file_;
+  const std::vector<int64_t> cuts_;
+  std::vector<Digest> digests_;  // of the parts
+  std::vector<bool> hashed_;     // these are
+  std::byte* const storage_;
+  std::vector<const Placement*> placements_;  // those with bytes: by layer, and in it by offset
+  std::vector<size_t> layer_begin_;           // in placements_; [layers + 2]
+  std::vector<int64_t> layer_bytes_;
+  std::vector<std::byte> buffer_;
+  std::vector<float> decoded_;
+  std::vector<float> staged_;  // rows of B whose run is not complete, transposed
+};
+
+}  // namespace loralei
