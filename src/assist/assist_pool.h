@@ -41,9 +41,11 @@ struct AssistOptions {
   std::vector<int> cpus;  // helper i runs on cpus[i % size] alone; empty: anywhere
   int32_t rows_max = 0;   // of a helper in one message
   AssistShape shape;
-  std::string ops_table;                                     // the caller's own, by name
-  int64_t bytes_max = INT64_MAX;                             // of all helpers' memory for rows
-  int64_t helper_spin_ns = 50'000, caller_spin_ns = 50'000;  // before a side sleeps
+  std::string ops_table;          // the caller's own, by name
+  int64_t bytes_max = INT64_MAX;  // of all helpers' memory for rows
+  // Before a side sleeps: to be woken takes tens of microseconds. A helper should spin as
+  // long as its caller has to do between the messages of a prefill.
+  int64_t helper_spin_ns = 200'000, caller_spin_ns = 1'000'000;
   int64_t start_at_most_ns = 10'000'000'000;
   int64_t abandoned_at_most_ns = 1'000'000'000;  // longer, and a helper that works on an abandoned ticket is replaced
 };
