@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <set>
 
 #include "assist/assist_test_util.h"
@@ -239,6 +241,9 @@ TEST(AssistHelper, HasNoDescriptorsButItsTwoAndNoSignalOfTheTerminalEndsIt) {
     EXPECT_TRUE(target.starts_with("socket:") || (target.starts_with("/memfd:") && target.ends_with(" (deleted)")))
         << target;
   }
+  std::ifstream status(process / "status");
+  const std::string text((std::istreambuf_iterator<char>(status)), std::istreambuf_iterator<char>());
+  EXPECT_NE(text.find("NoNewPrivs:\t1\n"), std::string::npos);
   if (error) GTEST_SKIP() << "only root sees what a process that cannot be looked into has open";
   EXPECT_EQ(descriptors, (std::set<std::string>{"3", "4"}));
 }

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "assist/assist_pool.h"
@@ -60,12 +61,13 @@ class World {
     return TestTask(prng, shape, adapter->adapter(), {version}, rows_max);
   }
 
-  // Publishes and collects; `meanwhile` runs in between. The error is the ticket's.
-  Status run(int64_t at_most_ns, const std::function<void()>& meanwhile) {
+  // Publishes and collects, or abandons a few; `meanwhile` runs in between. The error is
+  // the ticket's.
+  Status run(int64_t at_most_ns, const std::function<void()>& meanwhile, uint64_t abandoned_of_20 = 1) {
     const TestTask test = task(24);
     TRY_ASSIGN(AssistTicket ticket, pool->publish(test.task, static_cast<int32_t>(1 + prng.below(24))));
     meanwhile();
-    if (prng.below(20) == 0) {
+    if (prng.below(20) < abandoned_of_20) {
       pool->abandon(std::move(ticket));
       return {};
     }
@@ -83,7 +85,8 @@ class World {
     const int64_t end = clock.now_ns() + kLong;
     while (clock.now_ns() < end) {
       const bool all = pool->ready_helpers() == pool->helpers();
-      const Status status = run(kLong, [] {});
+      const Status status = run(
+          kLong, [] {}, 0);
       if (all && status.ok() && pool->ready_helpers() == pool->helpers()) return;
     }
     FAIL() << "helpers did not come back";

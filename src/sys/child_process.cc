@@ -111,9 +111,7 @@ ChildProcess::~ChildProcess() {
   wait(WEXITED);
 }
 
-void ChildProcess::kill() const {
-  ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
-}
+void ChildProcess::kill() const { ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
 
 std::optional<std::string> ChildProcess::reap() { return wait(WEXITED | WNOHANG); }
 

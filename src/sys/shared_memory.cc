@@ -15,6 +15,15 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
+// Memory that nobody can run as a program: kernels from 6.3 on know that, and some are
+// set to give no other.
+constexpr unsigned kNoExec = 8;  // MFD_NOEXEC_SEAL
+int make_memory(const char* name) {
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  const int descriptor = ::memfd_create(name, kFlags | kNoExec);
+  return descriptor < 0 && errno == EINVAL ? ::memfd_create(name, kFlags) : descriptor;
+}
+
 // The system hands pages out until there are none left and then ends processes: what can
 // never be there is not asked for.
 int64_t machine_bytes() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
@@ -67,7 +76,7 @@ Result<SharedMemory> SharedMemory::create(const std::string& name, int64_t bytes
     return too_large("shared memory of " + format_bytes(bytes) + " (" + name + ") is asked for, but this machine has " +
                      format_bytes(machine_bytes()));
   SharedMemory memory;
-  memory.descriptor_ = Descriptor(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  memory.descriptor_ = Descriptor(make_memory(name.c_str()));
   const int descriptor = memory.descriptor_.get();
   if (descriptor < 0) return os_error("cannot make", "shared memory " + name, errno);
   if (const int error = allocate(descriptor, bytes); error != 0) return no_room(name, bytes, error);
