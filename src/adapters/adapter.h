@@ -76,7 +76,7 @@ struct Adapter {
 struct AdapterArriving {
   std::shared_ptr<const Adapter> adapter;    // the one that the load answers at its end
   std::shared_ptr<const Arrivals> arrivals;  // fails with the load's sentence
-  std::vector<int64_t> layer_bytes;          // [layers + 1] of the weights file
+  std::vector<int64_t> bytes_through;        // [layers + 1] of the weights file, up to and with each
 };
 
 // For those who want an adapter before its last layer is there. Called by the loader,

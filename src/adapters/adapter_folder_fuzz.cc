@@ -208,7 +208,7 @@ void check_early(const FileSystem& files, const std::string& path, const Adapter
     CHECK(!again.ok() || again->adapter == nullptr);
     return;
   }
-  CHECK(std::ssize(begun->layer_bytes) == base.config.layers + 1);
+  CHECK(std::ssize(begun->bytes_through) == base.config.layers + 1);
   CHECK(begun->arrivals->whole() == again.ok() && begun->arrivals->failed() == !again.ok());
   if (again.ok()) CHECK(again->adapter == begun->adapter && again->adapter->digest == loaded->adapter->digest);
   if (!again.ok()) CHECK(begun->arrivals->status().error().message == loaded.error().message);

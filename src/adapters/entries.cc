@@ -48,6 +48,7 @@ void AdapterEntries::set_version(AdapterEntry& entry, AdapterVersion& version) {
   CHECK(entry.version == nullptr && version.owner == &entry);
   touch(entry);
   entry.version = &version;
+  entry.last_digest = version.adapter->digest;
   pinned_bytes_ += entry.pinned_bytes();
 }
 

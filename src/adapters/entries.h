@@ -52,10 +52,11 @@ struct AdapterEntry {
   int64_t without_room_since_ns = INT64_MAX;
   int64_t uses = 0;
   RecentUses recent_uses;
-  double load_s = 0;                 // its last read
-  std::optional<double> keep_score;  // of KeepOrder, when room was last looked for and it could have left
-  std::string left;                  // why it left memory; empty: it is there, or was never
-  uint64_t wanted = UINT64_MAX;      // order of the oldest request that wants it in this round
+  double load_s = 0;                  // its last read
+  std::optional<Digest> last_digest;  // of its version, or the one before
+  std::optional<double> keep_score;   // of KeepOrder, when room was last looked for and it could have left
+  std::string left;                   // why it left memory; empty: it is there, or was never
+  uint64_t wanted = UINT64_MAX;       // order of the oldest request that wants it in this round
   int32_t waiting = 0;
   bool changed = false;
   int64_t shown_idle_bytes = 0;  // idle_bytes() when it was last shown

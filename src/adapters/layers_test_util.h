@@ -114,13 +114,13 @@ class ArrivalCheck {
     const auto there = static_cast<size_t>(begun_->arrivals->there());
     const auto now = arrays_by_layer(*begun_->adapter, base_.config), then = arrays_by_layer(*whole_, base_.config);
     ASSERT_EQ(begun_->arrivals->total(), std::ssize(then));
-    ASSERT_EQ(begun_->layer_bytes.size(), then.size());
+    ASSERT_EQ(begun_->bytes_through.size(), then.size());
     for (size_t layer = 0; layer < there; ++layer) ASSERT_TRUE(are_same(now[layer], then[layer])) << "layer " << layer;
     int64_t before = 0;  // of the layers that are there
-    for (size_t layer = 0; layer < there; ++layer) before += begun_->layer_bytes[layer];
+    if (there > 0) before = begun_->bytes_through[there - 1];
     EXPECT_GE(read_, before);
     if (there + 1 < then.size()) {
-      EXPECT_LT(read_, before + begun_->layer_bytes[there]) << "layer " << there << " is read, and does not count";
+      EXPECT_LT(read_, begun_->bytes_through[there]) << "layer " << there << " is read, and does not count";
     }
     read_ += bytes;
     looks_within_ += there > 0 && there < then.size();

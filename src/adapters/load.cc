@@ -3,6 +3,7 @@
 // (file_pass.h) what the plan says.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -328,7 +329,11 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
   adapter->version = version;
   FilePass pass(*source.weights, std::move(source.cuts), plan, storage->data);
   const auto arrivals = std::make_shared<Arrivals>(plan.layers + 1);
-  if (options.early != nullptr) options.early->begun({adapter, arrivals, pass.layer_bytes()});
+  if (options.early != nullptr) {
+    std::vector<int64_t> through = pass.layer_bytes();
+    std::partial_sum(through.begin(), through.end(), through.begin());
+    options.early->begun({adapter, arrivals, std::move(through)});
+  }
   Status read = read_numbers(pass, plan, base, source.file.config_text, *storage, *adapter, *arrivals);
   if (options.early != nullptr) read = options.early->judge(source.stamp, std::move(read));
   if (!read.ok()) {

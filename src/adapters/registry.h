@@ -134,6 +134,9 @@ class AdapterRegistry {
 
   // What keeping a version is worth; of one in memory.
   CacheItem item_of(AdapterVersionId version) const;
+  double load_s(int64_t bytes) const { return cache_.load_s(bytes); }  // that reading takes
+  // Of the version that was in memory last; nullptr: none was.
+  const Digest* last_digest(AdapterSourceId source) const;
   AdapterClaim claim(AdapterVersionId version) { return versions_.claim(version); }
   // Behind pump(): loads wait for room, nobody uses an adapter, and nothing is lent: the
   // room is what claims keep of versions that were replaced or unloaded, or it will not

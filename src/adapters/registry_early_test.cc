@@ -87,7 +87,7 @@ TEST(RegistryEarly, WhatIsArrivingIsThereForThoseThatAskForItSo) {
   const AdapterArriving* const arriving = world.registry->arriving(adapter->version);
   ASSERT_NE(arriving, nullptr);
   EXPECT_EQ(arriving->adapter.get(), adapter);
-  EXPECT_EQ(arriving->layer_bytes.size(), 2u);
+  EXPECT_EQ(arriving->bytes_through.size(), 2u);
   EXPECT_EQ(world.registry->bytes_of(source_of("a")), 0);
   EXPECT_EQ(world.registry->idle_bytes(), 0);
   EXPECT_EQ(world.registry->item_of(adapter->version).bytes, 1000);

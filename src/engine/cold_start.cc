@@ -19,25 +19,38 @@
 namespace loralei {
 namespace {
 
-constexpr double kSlowness = 1.25;     // of arrivals, that others need not feel
+constexpr double kLooksShare = 0.25;   // of a predicted wait, until it is looked at again
 constexpr double kBetter = 0.95;       // than waiting, of what helpers promise
 constexpr int64_t kAloneFactor = 4;    // of a step's bound, for layers where nobody else runs
 constexpr int64_t kRetryNs = 100'000;  // predictions are looked at no more often
 
 }  // namespace
 
-// When a layer of its adapters will be there, from now on, if they come `slowness` times
-// as late as predicted.
-double EngineLoop::arrival_s(const AdapterOnItsWay& way, int32_t piece, double slowness) const {
-  const int64_t bytes = way.bytes_left(piece);
-  return bytes == 0 ? 0.0 : slowness * upload_times_.predict_s(bytes);
+// To the device's memory, or to the host's where steps read that.
+std::optional<AdapterOnItsWay> EngineLoop::on_its_way(AdapterVersionId version) const {
+  if (tier_ != nullptr) return tier_->on_its_way(version);
+  const AdapterArriving* const arriving = registry_.arriving(version);
+  if (arriving == nullptr) return std::nullopt;
+  return AdapterOnItsWay{arriving->arrivals, arriving->bytes_through, 0};
 }
 
-// From now until its layers allow a pass of so long without a wait.
-double EngineLoop::stall_of(const Request& request, double pass_s, double slowness) const {
+// When a layer will be there, from now on, if they come `slowness` times as late as
+// predicted. Of what a transfer takes whatever its bytes each layer of an upload has its
+// part; what a load takes beside its reading lies behind it.
+double EngineLoop::arrival_s(const AdapterOnItsWay& way, int32_t piece, double slowness) const {
+  const int64_t bytes = way.bytes_left(piece);
+  if (bytes == 0) return 0;
+  if (tier_ == nullptr) return slowness * (registry_.load_s(bytes) - registry_.load_s(0));
+  const double fixed_s = upload_times_.predict_s(0);
+  const int32_t pieces = piece + 1 - way.arrivals->there();
+  return slowness * (upload_times_.predict_s(bytes) - fixed_s + fixed_s * pieces / way.arrivals->total());
+}
+
+// From now until the layers of all these allow a pass of so long without a wait.
+double EngineLoop::stall_of(std::span<const AdapterVersionId> versions, double pass_s, double slowness) const {
   double stall = -pass_s;
-  for (const AdapterVersionId version : request.hold.versions()) {
-    const std::optional<AdapterOnItsWay> way = tier_->on_its_way(version);
+  for (const AdapterVersionId version : versions) {
+    const std::optional<AdapterOnItsWay> way = on_its_way(version);
     if (!way || way->arrivals->whole()) continue;
     stall = std::max(stall, stall_s(way->arrivals->total() - 1, pass_s,
                                     [&](int32_t piece) { return arrival_s(*way, piece, slowness); }));
@@ -108,19 +121,29 @@ bool EngineLoop::begins_early(Sequence& sequence) {
   const KvMatch match = parts_.kv->peek(request.key, sequence.text(), match_limit(sequence));
   const int32_t rows = rows_of_step(sequence, match.tokens());
   const double pass = pass_s(rows, match.tokens());
-  const double stall = stall_of(request, pass, 1.0);
+  const double stall = stall_of(request.hold.versions(), pass, 1.0);
   if (stall <= 0) {
     request.assisted = false;
-    request.alone = stall_of(request, pass, kSlowness) > 0;
+    request.alone = stall_of(request.hold.versions(), pass, kEarlySlowness) > 0;
   } else if (!begins_assisted(request, pass, stall, rows)) {
-    const int64_t now_ns = parts_.clock->now_ns();
-    const auto stall_ns = std::max(kRetryNs, static_cast<int64_t>(std::min(stall, 3600.0) * 1e9));
-    looks_early_ns_ = std::min(looks_early_ns_, now_ns + stall_ns);
+    look_again_in(stall);
     return false;
   }
-  if (!request.alone || alone_turn_) return true;
-  alone_waiting_.push_back(sequence.id);  // for the next turn
-  return false;
+  return !request.alone || take_alone(sequence) == Leases::kTaken;
+}
+
+// Sooner than predicted: layers may come faster, and nobody tells of each.
+void EngineLoop::look_again_in(double seconds) {
+  const auto ns = std::max(kRetryNs, static_cast<int64_t>(std::min(seconds * kLooksShare, 3600.0) * 1e9));
+  looks_early_ns_ = std::min(looks_early_ns_, parts_.clock->now_ns() + ns);
+}
+
+// Of one that may begin, in steps of such alone: now, or in the next turn of these.
+EngineLoop::Leases EngineLoop::take_alone(Sequence& sequence) {
+  if (alone_turn_) return Leases::kTaken;
+  alone_waiting_.push_back(sequence.id);
+  drop_unused_leases(*sequence.request);
+  return Leases::kSkip;
 }
 
 // It would have to wait for `stall` otherwise.
@@ -148,11 +171,12 @@ void EngineLoop::take_assist_rows(const Request& request, SeqState& state) {
 void EngineLoop::look_early(int64_t now_ns) {
   if (now_ns < looks_early_ns_) return;
   looks_early_ns_ = Next::kNever;
+  if (tier_ == nullptr) return room_changed();  // those that wait for loads are looked at
   admission_.places_changed();
 }
 
 void EngineLoop::begin_early(Request& request) {
-  CHECK(request.running > 0 && request.arriving);
+  CHECK(request.running > 0 && (request.arriving || request.provisional));
   request.arriving = false;
   request.early = true;
   ++early_;
@@ -179,13 +203,14 @@ void EngineLoop::settle_early() {
   }
   CHECK(std::ssize(early_requests_) == early_);
   for (Request* request : early_requests_) {
-    const Result<bool> there = have_arrived(*request);
+    const Result<bool> there = tier_ != nullptr ? have_arrived(*request) : have_been_read(*request);
     if (!there.ok()) {
       if (there.error().code == ErrorCode::kUnavailable && health_.ok()) lose(there.error());
       end_request(*request, EndReason::kError, there.error());
     } else if (*there) {
       const int64_t taken_ns = parts_.clock->now_ns() - request->early_ns - request->layers_waited_ns;
       counters_.cold_starts.hidden_s += static_cast<double>(std::max<int64_t>(0, taken_ns)) * 1e-9;
+      if (request->provisional) confirm(*request);
       end_early(*request);
     }
   }
@@ -234,9 +259,8 @@ void EngineLoop::give_up_early(const StepWaits& waits) {
   ++counters_.cold_starts.given_up;
   for (const Sequence* sequence : group_sequences_) {
     Request& request = *sequence->request;
-    const auto versions = request.hold.versions();
-    if (request.early && std::find(versions.begin(), versions.end(), waits.ended_by) != versions.end())
-      request.late = true;
+    const auto has_it = [&](const AdapterPin& pin) { return pin->version == waits.ended_by; };
+    if (request.early && std::any_of(request.pins.begin(), request.pins.end(), has_it)) request.late = true;
   }
 }
 

@@ -34,7 +34,7 @@ void EngineLoop::commit_rows() {
     CHECK(sequence.phase == SeqPhase::kRunning && sequence.computed == group.position);
     const int32_t drafted = group.provisional ? group.row_count - 1 : 0;
     sequence.computed = group.position + group.row_count - drafted;
-    parts_.kv->publish(sequence.lease, request.key, sequence.tokens, sequence.computed);
+    if (!request.provisional) parts_.kv->publish(sequence.lease, request.key, sequence.tokens, sequence.computed);
     const auto draft_end = planned_.plan.tokens.begin() + group.row_begin + group.row_count;
     sequence.tokens.insert(sequence.tokens.end(), draft_end - drafted, draft_end);
     counters_.drafted_tokens += static_cast<uint64_t>(drafted);

@@ -51,7 +51,8 @@ class EngineImpl final : public Engine {
         outbox_(kOutboxCapacity),
         loads_(
             load_threads(parts.options), std::move(parts.adapters),
-            [this](LoadDone&& done) { inbox_.put(std::move(done)); }, &beats_) {
+            [this](LoadDone&& done) { inbox_.put(std::move(done)); }, &beats_,
+            [this](LoadBegun&& begun) { inbox_.put(std::move(begun)); }) {
     loop_parts.executor = executor_.get();
     loop_parts.queued = &queued_;
     loop_parts.start_load = [this](LoadJob&& job) { return loads_.start(std::move(job)); };

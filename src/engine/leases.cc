@@ -145,6 +145,10 @@ void EngineLoop::look_at(Request& request) {
       make_ready(request, adapters_);
       break;
     case AcquireOutcome::kWaiting:
+      request.was_cold = true;
+      if (!begins_while_loading(request)) break;
+      leave_cold(request);
+      make_ready(request, adapters_);
       break;
     case AcquireOutcome::kFailed:
       leave_cold(request);
@@ -190,7 +194,10 @@ EngineLoop::Leases EngineLoop::take_leases(Sequence& sequence) {
     const bool on_device = tier_ != nullptr && !request.segments.empty();
     if (on_device && device_full_) return Leases::kSkip;
     Error error;
-    switch (registry_.acquire(needs_of(request), request.order, request.since, request.pins, error)) {
+    AcquireOutcome acquired = registry_.acquire(needs_of(request), request.order, request.since, request.pins, error);
+    if (acquired == AcquireOutcome::kWaiting && request.provisional)
+      acquired = registry_.acquire_early(needs_of(request), request.order, request.since, request.pins, error);
+    switch (acquired) {
       case AcquireOutcome::kReady:
         break;
       case AcquireOutcome::kWaiting:
@@ -205,7 +212,7 @@ EngineLoop::Leases EngineLoop::take_leases(Sequence& sequence) {
     CHECK(request.pins.size() == request.sources.size());
     request.used = true;
     for (const AdapterPin& pin : request.pins) {
-      parts_.executor->announce(*pin);
+      announce(pin);
       if (parts_.on_step) ranks_.announce(*pin);
     }
     if (const Status status = renew(request); !status.ok()) {
@@ -213,7 +220,8 @@ EngineLoop::Leases EngineLoop::take_leases(Sequence& sequence) {
       return Leases::kGone;
     }
   }
-  if (tier_ == nullptr || request.segments.empty()) return Leases::kTaken;
+  if (tier_ == nullptr) return request.provisional && request.alone ? take_alone(sequence) : Leases::kTaken;
+  if (request.segments.empty()) return Leases::kTaken;
   return hold_on_device(sequence);
 }
 
@@ -223,7 +231,7 @@ Status EngineLoop::renew(Request& request) {
   const bool same =
       std::equal(request.pins.begin(), request.pins.end(), request.claims.begin(), request.claims.end(),
                  [](const AdapterPin& pin, const AdapterClaim& claim) { return pin->version == claim.version(); });
-  if (same) return {};
+  if (same && !request.provisional) return {};
   adapters_.clear();
   for (const AdapterPin& pin : request.pins) adapters_.push_back(&*pin);
   return prepare(request, adapters_);
@@ -412,6 +420,7 @@ Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> ada
   for (const Adapter* adapter : adapters) claims.push_back(registry_.claim(adapter->version));
   request.claims = std::move(claims);
   const std::string before = std::exchange(request.version, {});
+  request.provisional = false;
   request.segments.clear();
   request.saved.reset();
   request.saved_first_position = 0;
@@ -438,6 +447,7 @@ Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> ada
   TRY(check_tokens(0, changed, !request.saved ? request.embed_vocab : parts_.config.vocab));
   TRY(check_tokens(changed, prompt, request.embed_vocab));
   request.vocab = std::min(request.vocab, request.embed_vocab);  // what is sampled is read in the next step
+  if (request.provisional) request.version.clear();
   request.key = make_kv_key(parts_.kv->identities(), identity, request.submit.cache_salt);
   request.key.app = parts_.kv->apps().asks(request.submit.app_id);
   request.key.exact = sharing_of(request) < KvSharing::kBounded;
@@ -490,7 +500,8 @@ Status EngineLoop::apply_adapters(Request& request, std::span<const Adapter* con
     const AdapterUse& use = request.submit.adapters[index];
     CHECK(adapter.version.value != 0);
     if (!request.version.empty()) request.version += '+';
-    request.version += digest_hex(adapter.digest).substr(0, 12);
+    const Digest digest = digest_of(adapter, request);
+    request.version += digest_hex(digest).substr(0, 12);
     if (adapter.saved.any() && (adapters.size() > 1 || use.scale != 1.0f)) {
       return invalid_argument(
           "adapter \"" + request.labels[index] +
@@ -506,7 +517,7 @@ Status EngineLoop::apply_adapters(Request& request, std::span<const Adapter* con
       first_position = *start;
     }
     request.segments.push_back({adapter.version, use.scale, first_position});
-    identity.push_back({adapter.digest, use.scale, first_position});
+    identity.push_back({digest, use.scale, first_position});
     if (adapter.embed_pair().rank > 0) request.embed_vocab = std::min(request.embed_vocab, adapter.embed_pair().in);
     if (!adapter.saved.any()) continue;
     request.saved = adapter.version;

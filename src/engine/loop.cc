@@ -78,6 +78,7 @@ RegistryOptions EngineLoop::registry_options() {
   RegistryOptions options = parts_.registry;
   options.keep = KeepOrder(parts_.adapter_keeping.policy, parts_.adapter_keeping.weights);
   options.beside = kv_room_.joint() ? &kv_room_ : nullptr;
+  options.early = loads_early();
   options.foresees = parts_.adapter_keeping.prefetch == AdapterPrefetch::kHistogram;
   options.dropped = [this](AdapterVersionId version) {
     parts_.executor->withdraw(version);
@@ -304,8 +305,9 @@ void EngineLoop::check_leases(const Request& request) const {
   CHECK(request.running == std::count_if(request.choices.begin(), request.choices.end(), runs));
   const bool leased = request.running > 0 || request.arriving;
   CHECK(!request.arriving || (request.ready && request.running == 0 && request.hold));
-  CHECK(!request.early || (request.running > 0 && request.hold));
-  CHECK(request.early || (!request.alone || request.arriving));
+  CHECK(!request.early || (request.running > 0 && (tier_ == nullptr || request.hold)));
+  CHECK(!request.provisional || tier_ == nullptr);
+  CHECK(!request.alone || request.early || request.arriving || request.provisional);
   CHECK(request.pins.size() == (leased ? request.sources.size() : 0));
   CHECK(!request.hold || leased);
   CHECK(tier_ == nullptr || request.running == 0 || request.segments.empty() || request.hold);

@@ -166,6 +166,7 @@ class EngineLoop {
   QueuedSequence queued(const Sequence& sequence, int64_t now_ns) const;
   void fill_queues(QueuesState& state, size_t listed_max, int64_t now_ns) const;
   void fill_unplaced(QueuesState& state, size_t listed_max, int64_t now_ns) const;
+  void receive(LoadBegun&& begun) { registry_.on_load_begun(std::move(begun)); }
   void receive(LoadDone&& done);
   void receive(HeaderCheck&& check);
   void receive(const BudgetReady& ready);
@@ -188,6 +189,8 @@ class EngineLoop {
   Leases take_leases(Sequence& sequence);
   Status renew(Request& request);
   Leases hold_on_device(Sequence& sequence);
+  Leases take_alone(Sequence& sequence);
+  void look_again_in(double seconds);
   Result<bool> hold_adapters(Request& request);
   Result<bool> have_arrived(const Request& request);
   void set_lacks(Request& request, bool lacks);
@@ -207,10 +210,22 @@ class EngineLoop {
   Status apply_adapters(Request& request, std::span<const Adapter* const> adapters,
                         std::vector<KvIdentityPart>& identity);
 
+  // early_loads.cc
+  bool loads_early() const;
+  bool begins_while_loading(Request& request);
+  bool keeps_prefixes(const Request& request) const;
+  Digest digest_of(const Adapter& adapter, Request& request) const;
+  void announce(const AdapterPin& pin);
+  Result<bool> have_been_read(const Request& request) const;
+  bool is_whole(const Request& request) const;
+  void confirm(Request& request);
+  void confirm_step();
+
   // cold_start.cc
+  std::optional<AdapterOnItsWay> on_its_way(AdapterVersionId version) const;
   void bring_all();
   double arrival_s(const AdapterOnItsWay& way, int32_t piece, double slowness) const;
-  double stall_of(const Request& request, double pass_s, double slowness) const;
+  double stall_of(std::span<const AdapterVersionId> versions, double pass_s, double slowness) const;
   int32_t rows_of_step(const Sequence& sequence, int32_t computed) const;
   double pass_s(int32_t rows, int32_t computed) const;
   struct Assisted {
@@ -350,6 +365,7 @@ class EngineLoop {
   int32_t assist_rows_left_ = 0;      // of helpers, in the step that is planned
   std::vector<SeqId> alone_waiting_;  // that may begin in a step of those
   std::vector<Request*> early_requests_;
+  std::vector<AdapterVersionId> versions_;
   TransferTimes upload_times_;
   DeviceTierStats uploads_seen_;  // by upload_times_
   KvRoom kv_room_;

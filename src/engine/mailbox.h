@@ -43,8 +43,8 @@ struct BudgetReady {
   MemoryCommand command;
   Status prepared;
 };
-using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, QueuesCommand, KvCommand, AppCommand, LoadDone,
-                             HeaderCheck, BudgetReady, UploadDone, RoomChanged, KvFetched, StepDone>;
+using Message = std::variant<Arrival, Cancel, Hold, AdapterCommand, QueuesCommand, KvCommand, AppCommand, LoadBegun,
+                             LoadDone, HeaderCheck, BudgetReady, UploadDone, RoomChanged, KvFetched, StepDone>;
 
 class Inbox {
  public:

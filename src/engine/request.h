@@ -95,7 +95,10 @@ struct Request {
   bool arriving = false;  // what `hold` holds is on its way to the device
   // It runs all the same; in steps of such requests alone; not, since a layer was late.
   bool early = false, alone = false, late = false;
-  bool assisted = false;                        // it begins, or began, with helpers
+  bool assisted = false;  // it begins, or began, with helpers
+  // An adapter of it is still being read, so that nobody knows its digest: `key` stands
+  // for that until then, nothing is found by it, and nothing published.
+  bool provisional = false;
   bool was_cold = false, cold_counted = false;  // when its turn came
   int64_t early_ns = 0;                         // when it began so
   int64_t layers_waited_ns = 0;                 // in its steps since

@@ -218,7 +218,7 @@ std::optional<Fit> EngineLoop::offer(Sequence& sequence, int64_t now_ns) {
     sequence.passes_until_ns = admission_.passed() ? now_ns + sequence.standing.run_ns : 0;
     leave_waiting(sequence);
     ++request.running;
-    if (request.arriving) begin_early(request);
+    if (request.arriving || (request.provisional && !request.early)) begin_early(request);
     charge_prompt(request);
     count_waiting(request, false);
   } else if (fit == Fit::kImpossible) {  // it ends with its leases
@@ -454,6 +454,7 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
   ++counters_.steps_by_rows[static_cast<size_t>(limit - kStepRowsLimits.begin())];
   count_waits(done.waits);
   if (status.ok()) {
+    confirm_step();
     commit_rows();
     commit_samples();
   } else if (done.waits.ended_by != AdapterVersionId()) {

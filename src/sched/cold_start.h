@@ -25,6 +25,10 @@ namespace loralei {
 enum class ColdStart : uint8_t { kAuto, kLayered, kAssisted, kOndemand, kCached };
 inline constexpr std::array<const char*, 5> kColdStartNames = {"auto", "layered", "assisted", "ondemand", "cached"};
 
+// Where layers would be in time even if they came so many times as late as predicted,
+// others need not be kept out of their steps.
+inline constexpr double kEarlySlowness = 1.25;
+
 // `arrival_s(piece)`: from now until a layer is there; piece `layers` is what comes
 // behind them. Negative: there is so much time to spare.
 template <typename ArrivalS>

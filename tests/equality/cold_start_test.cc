@@ -80,7 +80,11 @@ TEST(ColdStartWays, CachedBringsEverythingBeforeAnybodyAsks) {
       cold_options(subject, ColdStart::kCached, 0, [](const Clock&) { return std::make_unique<SlowLink>(7, 200); }),
       subject);
   ASSERT_NE(device, nullptr);
-  until([&] { return device->stats().adapter_uploads == subject.adapters.size(); });
+  until([&] {
+    device->take(1'000'000);
+    const AdapterList adapters = device->adapters();
+    return std::all_of(adapters.begin(), adapters.end(), [](const auto& adapter) { return adapter->on_device; });
+  });
   Prng random(5);
   at_once(*device, some_requests(random, subject, 30));
   const EngineStats stats = device->stats();
