@@ -97,8 +97,8 @@ struct AdapterLoadOptions {
   // (ops/lora_factors.h) whatever the file holds (--adapter-quant int8). Embedding
   // factors, biases and replaced tensors stay as they are.
   bool int8 = false;
-  // Into memory that helper processes may be given (Adapter::shared), which is all taken at
-  // once; where the system has none it is read into other memory.
+  // Into memory that helper processes may be given (Adapter::shared), which is all taken
+  // at once; where the system has none it is read into other memory.
   bool shared = false;
   int64_t bytes_max = INT64_MAX;        // room in memory: what needs more is not read (AdapterLoad::bytes_needed)
   const AdapterEarly* early = nullptr;  // outlives the load; null: nobody wants it early

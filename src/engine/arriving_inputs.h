@@ -9,8 +9,9 @@
 // to the end of the step.
 // Invariants: no number of a layer is read before it is there; what an adapter has
 // nothing of is not waited for; segments are added in their order, whoever computed them.
-// Failure: where helpers fail the layer is waited for, and computed here. A step ends with kUnavailable for a layer that is late, or with the sentence of
-// the arrival that failed; waits().ended_by says whose.
+// Failure: where helpers fail the layer is waited for, and computed here. A step ends
+// with kUnavailable for a layer that is late, or with the sentence of the arrival that
+// failed; waits().ended_by says whose.
 #pragma once
 
 #include <memory>

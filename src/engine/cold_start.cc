@@ -110,7 +110,8 @@ EngineLoop::Assisted EngineLoop::assisted(const Request& request, double pass_s,
 }
 
 // Of one that has its leases, and of whose adapters some are on their way: whether it is
-// to begin now. False: it is asked again when something has arrived, or its time has come.
+// to begin now. False: it is asked again when something has arrived, or its time has
+// come.
 bool EngineLoop::begins_early(Sequence& sequence) {
   Request& request = *sequence.request;
   CHECK(request.hold && request.arriving);

@@ -4,9 +4,9 @@
 //
 // How many helpers a prompt takes is said by a profile of one core (CaraServe §4.2,
 // profiling-guided parallelisation): a slice is as many rows as make its products
-// kWorkPerMessage times as long as passing it on, and a prompt of L rows takes ceil(L / c)
-// helpers, as far as there are. The profile is measured at start, in this process, and
-// followed by what helpers tell of themselves.
+// kWorkPerMessage times as long as passing it on, and a prompt of L rows takes
+// ceil(L / c) helpers, as far as there are. The profile is measured at start, in this
+// process, and followed by what helpers tell of themselves.
 //
 // Thread: the executor's.
 // Ownership: owns the pool; borrows adapters in host memory from offer() to forget().

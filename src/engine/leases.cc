@@ -238,8 +238,8 @@ Status EngineLoop::renew(Request& request) {
 }
 
 // Room on the device for what the request applies; until all of it has arrived, or enough
-// to begin with, it is skipped. While one waits for room there, none with adapters begins: it would take that
-// room, or keep what must go for it in use for ever.
+// to begin with, it is skipped. While one waits for room there, none with adapters
+// begins: it would take that room, or keep what must go for it in use for ever.
 EngineLoop::Leases EngineLoop::hold_on_device(Sequence& sequence) {
   Request& request = *sequence.request;
   Result<bool> there = true;

@@ -3,13 +3,14 @@
 // thread of its own: sole owner of all requests.
 //
 //   receive()  1  messages                                                  intake.cc
-//              2  loads, and who is ready with their adapters               leases.cc, cold_start.cc
+//              2  loads, and who is ready with their adapters               leases.cc
 //   next()     3  company for a pass over streamed weights                  loop.cc
 //              4  masks of grammars                                         step.cc
 //              5  offers in the order of admission: leases, then the planner
 //              6  the plan: preempt, lease KV, reserve blocks; the batch slot
 //   finish()   7  sampled rows, full blocks published, ends: events         commit.cc
 //
+// Who begins before its adapters are there:                 cold_start.cc, early_loads.cc
 // What clients have had of the server, and what requests want of time:      service.cc
 //
 // A turn ends where the step begins: whoever called next() starts the step that it

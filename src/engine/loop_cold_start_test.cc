@@ -229,118 +229,141 @@ TEST_F(ColdStartTest, ACancelledOneLeavesItsPlaceAndItsUpload) {
   world_->expect_nothing_held();
 }
 
-// Everything at once, in every way to start: layers come at any time, are late or fail,
-// requests are cancelled and held, adapters replaced, KV is short.
-TEST(ColdStarts, RandomTrafficKeepsEveryPromise) {
-  uint64_t early = 0, given_up = 0, waited = 0;
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Prng random(seed);
-    World world({.blocks = 10 + static_cast<int32_t>(random.below(30)),
-                 .max_sequences = 1 + static_cast<int32_t>(random.below(6)),
-                 .step_tokens = 8 + static_cast<int32_t>(random.below(40)),
-                 .max_model_len = 160,
-                 .device_bytes = 3 * kBytes,
-                 .device_layers = 1 + static_cast<int32_t>(random.below(6)),
-                 .cold_start = seed % 7 == 0 ? ColdStart::kOndemand : ColdStart::kLayered});
+// A world of random traffic on a device with little memory, to which layers come at any
+// time, or late, or not at all.
+class ColdTraffic {
+ public:
+  explicit ColdTraffic(uint64_t seed)
+      : random_(seed),
+        world({.blocks = 10 + static_cast<int32_t>(random_.below(30)),
+               .max_sequences = 1 + static_cast<int32_t>(random_.below(6)),
+               .step_tokens = 8 + static_cast<int32_t>(random_.below(40)),
+               .max_model_len = 160,
+               .device_bytes = 3 * kBytes,
+               .device_layers = 1 + static_cast<int32_t>(random_.below(6)),
+               .cold_start = seed % 7 == 0 ? ColdStart::kOndemand : ColdStart::kLayered}) {
     world.executor.clock = &world.clock;
     world.executor.step_ns = kStepNs;
-    world.executor.tier->ns_per_byte = static_cast<int64_t>(1 + random.below(2000));
-    world.executor.layers_come = [&](AdapterVersionId version) -> Status {
-      switch (random.below(8)) {
-        case 0:
-          return Error{ErrorCode::kUnavailable, "late"};
-        case 1:
-          if (auto done = world.executor.tier->end_upload(false, version))
-            world.messages.emplace_back(std::move(*done));
-          return internal_error("the copy was refused");
-        default:
-          return {};
-      }
-    };
-    const auto name_of = [&] { return std::string(1, static_cast<char>('a' + random.below(6))); };
-    uint64_t content = 1000;
+    world.executor.tier->ns_per_byte = static_cast<int64_t>(1 + random_.below(2000));
+    world.executor.layers_come = [this](AdapterVersionId version) { return what_becomes_of(version); };
     for (char name = 'a'; name < 'a' + 6; ++name) {
-      world.files.put(std::string("/") + name, ++content, kBytes);
+      world.files.put(std::string("/") + name, ++content_, kBytes);
       world.command(AdapterAction::kAdd, std::string(1, name), std::string("/") + name);
     }
-    std::map<RequestId, bool> disturbed;
-    for (int step = 0; step < 900; ++step) {
-      switch (random.below(20)) {
-        case 0:
-        case 1: {
-          Submit submit = simple(1 + static_cast<int>(random.below(80)), 1 + static_cast<int>(random.below(20)),
-                                 static_cast<int>(random.below(3)));
-          submit.choices = 1 + static_cast<int32_t>(random.below(3) * random.below(2));
-          submit.prompt_logprobs = random.below(8) == 0;
-          for (auto count = random.below(3); count > 0; --count)
-            submit.adapters.push_back({source_of(name_of()), random.below(2) ? 1.0f : 0.5f});
-          world.submit(submit);
-          break;
-        }
-        case 2:
-          if (world.last_id > 0) {
-            const RequestId id{1 + random.below(world.last_id)};
-            disturbed[id] = true;
-            world.cancel(id);
-          }
-          break;
-        case 3:
-          if (world.last_id > 0) world.hold(RequestId{1 + random.below(world.last_id)}, random.below(3) == 0);
-          break;
-        case 4: {
-          if (random.below(4) != 0) break;
-          const std::string name = name_of();
-          world.files.put("/" + name, ++content, kBytes);
-          world.command(AdapterAction::kLoad, name, "/" + name, true);
-          break;
-        }
-        case 5:
-          if (random.below(3) == 0) world.resize(10 + static_cast<int32_t>(random.below(31)));
-          break;
-        case 6:
-        case 7:
-          world.finish_upload(random.below(6) != 0);
-          break;
-        case 8:
-        case 9:
-        case 10:
-          world.executor.tier->bring_layer();
-          break;
-        case 11:
-          world.clock.advance_ns(static_cast<int64_t>(random.below(3 * kStepNs)));
-          break;
-        default:
-          break;
-      }
-      if (!world.jobs.empty() && random.below(3) == 0) world.finish_load(random.below(world.jobs.size()));
-      world.turn();
-      ASSERT_FALSE(HasFailure());
+  }
+
+  void turn() {
+    switch (random_.below(20)) {
+      case 0:
+      case 1:
+        submit();
+        break;
+      case 2:
+      case 3:
+        disturb();
+        break;
+      case 4:
+        if (random_.below(4) == 0) replace_one();
+        break;
+      case 5:
+        if (random_.below(3) == 0) world.resize(10 + static_cast<int32_t>(random_.below(31)));
+        break;
+      case 6:
+      case 7:
+        world.finish_upload(random_.below(6) != 0);
+        break;
+      case 8:
+      case 9:
+      case 10:
+        world.executor.tier->bring_layer();
+        break;
+      case 11:
+        world.clock.advance_ns(static_cast<int64_t>(random_.below(3 * kStepNs)));
+        break;
+      default:
+        break;
     }
+    if (!world.jobs.empty() && random_.below(3) == 0) world.finish_load(random_.below(world.jobs.size()));
+    world.turn();
+  }
+
+  void finish() {
     for (uint64_t id = 1; id <= world.last_id; ++id) world.hold(RequestId{id}, false);
     world.executor.layers_come = {};
     world.run(20000);
     int compared = 0;
-    for (const auto& [id, submit] : world.submits) {
-      for (int32_t choice = 0; choice < submit.choices; ++choice) {
-        const World::Record& record = world.record(id, choice);
-        ASSERT_NE(record.end, EndReason::kNone) << "request " << id.value << " never ended";
-        if (record.end == EndReason::kStop || record.end == EndReason::kLength) {
-          world.expect_oracle(id, choice);
-          ++compared;
-        } else {
-          EXPECT_TRUE(record.end == EndReason::kError ? !submit.adapters.empty() : disturbed.count(id) == 1);
-        }
-      }
-    }
+    for (const auto& [id, submit] : world.submits)
+      for (int32_t choice = 0; choice < submit.choices; ++choice) compared += expect_end(id, choice, submit) ? 1 : 0;
     EXPECT_GT(compared, 10);
     world.expect_nothing_held();
-    const ColdStarts starts = world.stats().cold_starts;
-    EXPECT_TRUE(world.setup_.cold_start == ColdStart::kLayered ||
-                (world.executor.early_steps == 0 && starts.requests[static_cast<size_t>(ColdStart::kLayered)] == 0));
-    early += starts.requests[static_cast<size_t>(ColdStart::kLayered)];
-    waited += starts.requests[static_cast<size_t>(ColdStart::kOndemand)];
-    given_up += starts.given_up;
+  }
+  uint64_t began(ColdStart way) const { return world.stats().cold_starts.requests[static_cast<size_t>(way)]; }
+
+ private:
+  Prng random_;
+  uint64_t content_ = 1000;
+  std::map<RequestId, bool> disturbed_;
+
+ public:
+  World world;
+
+ private:
+  std::string name_of() { return std::string(1, static_cast<char>('a' + random_.below(6))); }
+  Status what_becomes_of(AdapterVersionId version) {
+    const uint64_t kind = random_.below(8);
+    if (kind == 0) return Error{ErrorCode::kUnavailable, "late"};
+    if (kind != 1) return {};
+    if (auto done = world.executor.tier->end_upload(false, version)) world.messages.emplace_back(std::move(*done));
+    return internal_error("the copy was refused");
+  }
+  void submit() {
+    Submit submit = simple(1 + static_cast<int>(random_.below(80)), 1 + static_cast<int>(random_.below(20)),
+                           static_cast<int>(random_.below(3)));
+    submit.choices = 1 + static_cast<int32_t>(random_.below(3) * random_.below(2));
+    submit.prompt_logprobs = random_.below(8) == 0;
+    for (auto count = random_.below(3); count > 0; --count)
+      submit.adapters.push_back({source_of(name_of()), random_.below(2) ? 1.0f : 0.5f});
+    world.submit(submit);
+  }
+  void disturb() {
+    if (world.last_id == 0) return;
+    const RequestId id{1 + random_.below(world.last_id)};
+    if (random_.below(2) == 0) return world.hold(id, random_.below(3) == 0);
+    disturbed_[id] = true;
+    world.cancel(id);
+  }
+  void replace_one() {
+    const std::string name = name_of();
+    world.files.put("/" + name, ++content_, kBytes);
+    world.command(AdapterAction::kLoad, name, "/" + name, true);
+  }
+  // True: it ended well, with what it should say.
+  bool expect_end(RequestId id, int32_t choice, const Submit& submit) {
+    const World::Record& record = world.record(id, choice);
+    EXPECT_NE(record.end, EndReason::kNone) << "request " << id.value << " never ended";
+    if (record.end == EndReason::kStop || record.end == EndReason::kLength) {
+      world.expect_oracle(id, choice);
+      return true;
+    }
+    EXPECT_TRUE(record.end == EndReason::kError ? !submit.adapters.empty() : disturbed_.count(id) == 1);
+    return false;
+  }
+};
+
+// Everything at once: requests are cancelled and held, adapters replaced, KV is short,
+// uploads fail.
+TEST(ColdStarts, RandomTrafficKeepsEveryPromise) {
+  uint64_t early = 0, given_up = 0, waited = 0;
+  for (uint64_t seed = 1; seed <= 60 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    ColdTraffic traffic(seed);
+    for (int turn = 0; turn < 900 && !testing::Test::HasFailure(); ++turn) traffic.turn();
+    traffic.finish();
+    EXPECT_TRUE(traffic.world.setup_.cold_start == ColdStart::kLayered ||
+                (traffic.world.executor.early_steps == 0 && traffic.began(ColdStart::kLayered) == 0));
+    early += traffic.began(ColdStart::kLayered);
+    waited += traffic.began(ColdStart::kOndemand);
+    given_up += traffic.world.stats().cold_starts.given_up;
   }
   EXPECT_GT(early, 200u);
   EXPECT_GT(given_up, 20u);

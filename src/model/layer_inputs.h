@@ -3,13 +3,17 @@
 // waits for a layer, or has others compute it (mechanisms §6, CaraServe §4). One seam in
 // the layer program; a step without one has all of its adapters.
 //
-//   reach(kEmbeddingLayer)  reach(0)  publish, add (q k v)  publish, add (o) ...  reach(1) ...  reach(layers)
+//   reach(kEmbeddingLayer)
+//   reach(0)  publish, add (q k v)  publish, add (o)  publish, add (gate up)  ...
+//   ...
+//   reach(layers)
 //
 // Thread: the executor's. Ownership: what an input points to stays as it is between its
-// publish() and its add(). Invariants: behind reach(layer) the tensors that an adapter
-// puts in the place of that layer's of the model may be read; add() does what OpTable::lora
-// would do once all of the adapters are there, bit for bit. Failure: a layer that is late
-// or will not come ends the step; nothing of it counts.
+// publish() and its add().
+// Invariants: behind reach(layer) the tensors that an adapter puts in the place of that
+// layer's of the model may be read; add() does what OpTable::lora would do once all of
+// the adapters are there, bit for bit.
+// Failure: a layer that is late or will not come ends the step; nothing of it counts.
 #pragma once
 
 #include <cstdint>

@@ -28,6 +28,23 @@ RequestRecord record(const std::string& adapter) {
   return r;
 }
 
+TEST(Metrics, ColdRequestsByWhatTheyDid) {
+  Metrics metrics({"base", 2048, 100, true});
+  EngineStats stats;
+  stats.cold_starts.requests = {0, 5, 4, 3, 0};
+  stats.cold_starts.waited_s = 0.125;
+  stats.cold_starts.handovers = {0, 0, 0, 2};
+  stats.cold_starts.handover_layers = 7;
+  const std::string text = metrics.render(stats, {}, {}, 1234.0);
+  for (const char* line :
+       {"loralei_cold_requests_total{way=\"layered\"} 5\n", "loralei_cold_requests_total{way=\"assisted\"} 4\n",
+        "loralei_cold_requests_total{way=\"ondemand\"} 3\n", "loralei_cold_layer_wait_seconds_total 0.125\n",
+        "loralei_cold_handover_layer_bucket{le=\"2\"} 0\n", "loralei_cold_handover_layer_bucket{le=\"4\"} 2\n",
+        "loralei_cold_handover_layer_sum 7\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
+}
+
 TEST(Metrics, OwnNamesAndVllmsNames) {
   Metrics metrics({"base", 2048, 100, true});
   metrics.request_done(record("a"));
@@ -50,10 +67,6 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.adapter_loads_ahead_used = 6;
   stats.waited_s[static_cast<size_t>(WaitCause::kAdapterLoad)] = 2.5;
   stats.slo_requests[static_cast<size_t>(SloKind::kTpot)] = {6, 7};
-  stats.cold_starts.requests = {0, 5, 4, 3, 0};
-  stats.cold_starts.waited_s = 0.125;
-  stats.cold_starts.handovers = {0, 0, 0, 2};
-  stats.cold_starts.handover_layers = 7;
   stats.adapter_upload_bytes = 5000;
   stats.adapter_upload_s = 0.25;
   stats.products_s = 5;
@@ -76,13 +89,6 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "loralei_adapter_predicted_loads_used_total 6\n",
         "loralei_request_wait_seconds_total{cause=\"adapter_load\"} 2.5\n",
         "loralei_adapter_upload_bytes_total 5000\n",
-        "loralei_cold_requests_total{way=\"layered\"} 5\n",
-        "loralei_cold_requests_total{way=\"assisted\"} 4\n",
-        "loralei_cold_requests_total{way=\"ondemand\"} 3\n",
-        "loralei_cold_layer_wait_seconds_total 0.125\n",
-        "loralei_cold_handover_layer_bucket{le=\"2\"} 0\n",
-        "loralei_cold_handover_layer_bucket{le=\"4\"} 2\n",
-        "loralei_cold_handover_layer_sum 7\n",
         "loralei_adapter_upload_seconds_total 0.25\n",
         "http_requests_total{handler=\"unknown\",method=\"other\",status=\"404\"} 1\n",
         "loralei_speculation_drafted_tokens_total 40\n",
@@ -146,16 +152,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.step_s = 5;
   s.steps_by_rows[0] = 1;
   s.waited_s.fill(1);
-  s.cold_starts = {.requests = {1, 1, 1, 1, 1},
-                   .layers_waited = 1,
-                   .given_up = 1,
-                   .waited_s = 1,
-                   .hidden_s = 1,
-                   .assisted_layers = 1,
-                   .handovers = {1},
-                   .handover_layers = 1,
-                   .helpers = 1,
-                   .helper_restarts = 1};
+  s.cold_starts = {{1, 1, 1, 1, 1}, 1, 1, 1, 1, 1, {1}, 1, 1, 1};
   s.kv_floor_bytes = s.adapter_floor_bytes = 1;
   s.given = {1, 1, 1, 1};
   s.length_errors[0] = {.counts = {1, 1, 1, 1, 1, 1, 1}, .sum = 9};

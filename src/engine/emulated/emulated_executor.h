@@ -5,9 +5,9 @@
 // Thread: as Executor.
 // Ownership: owns the tier; borrows model, blocks and the ledger that grants its results
 // in host memory, all of which outlive it.
-// Invariants: a step reads the tier's copies alone, and waits for layers of those that are
-// on their way; one that names a version which has no place there is a defect (CHECK).
-// Answers are those of the host executor, bit for bit.
+// Invariants: a step reads the tier's copies alone; of those that are on their way it
+// waits for layers, or has helpers compute them. One that names a version which has no
+// place there is a defect (CHECK). Answers are those of the host executor, bit for bit.
 // Failure: as the host executor's; accepts() refuses what would not fit the tier.
 #pragma once
 
