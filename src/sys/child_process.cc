@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -19,6 +20,7 @@ namespace loralei {
 namespace {
 
 constexpr int kDidNotStart = 127;
+constexpr int kStartMs = 5000;
 
 // All that the child needs between vfork and exec, made before.
 struct Launch {
@@ -27,11 +29,12 @@ struct Launch {
   const int* descriptors = nullptr;
   int descriptor_count = 0;
   pid_t parent = 0;
-  volatile int error = 0;  // of the child; it shares our memory until exec
+  int report = -1;  // a pipe that ends when the program runs; else the child's error comes through it
 };
 
-bool place_descriptors(const Launch& launch) {
+bool place_descriptors(const Launch& launch, int& report) {
   const int end = ChildProcess::kFirstDescriptor + launch.descriptor_count;
+  report = ::fcntl(launch.report, F_DUPFD_CLOEXEC, end);
   // Out of the way first: a source may stand where another one belongs.
   int moved[ChildProcess::kDescriptorsMost];
   for (int i = 0; i < launch.descriptor_count; ++i) {
@@ -46,9 +49,9 @@ bool place_descriptors(const Launch& launch) {
   return true;
 }
 
-// Only system calls: the parent's other threads may hold any lock, and its memory is
-// this one's too.
-[[noreturn]] void run_child(Launch& launch) {
+// Only system calls and locals: the parent's other threads may hold any lock, and its
+// memory is this one's too.
+[[noreturn]] void run_child(const Launch& launch) {
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
   for (int number = 1; number < NSIG; ++number) ::sigaction(number, &standard, nullptr);
@@ -56,17 +59,28 @@ bool place_descriptors(const Launch& launch) {
   ::sigemptyset(&none);
   const bool bound = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
   if (::getppid() != launch.parent) ::_exit(kDidNotStart);  // it ended before it could be bound to
-  if (bound && place_descriptors(launch) && ::sigprocmask(SIG_SETMASK, &none, nullptr) == 0)
+  int report = launch.report;
+  if (bound && place_descriptors(launch, report) && ::sigprocmask(SIG_SETMASK, &none, nullptr) == 0)
     ::execve(launch.program, launch.args, environ);
-  launch.error = errno;
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = ::write(report, &error, sizeof error);
   ::_exit(kDidNotStart);
 }
 
 // In a function of its own: nothing of the caller's lies in registers across it.
-__attribute__((noinline)) pid_t launch_child(Launch& launch) {
+__attribute__((noinline)) pid_t launch_child(const Launch& launch) {
   const pid_t pid = ::vfork();
   if (pid == 0) run_child(launch);
   return pid;
+}
+
+// Until the program runs or cannot; 0: it does. After vfork that is at once, but a
+// sanitizer makes a fork of it. Bounded: another thread's fork may keep the pipe open.
+int start_error(int report) {
+  pollfd polled{.fd = report, .events = POLLIN, .revents = 0};
+  int error = 0;
+  if (::poll(&polled, 1, kStartMs) != 1 || ::read(report, &error, sizeof error) != sizeof error) return 0;
+  return error;
 }
 
 std::string how_it_ended(const siginfo_t& info) {
@@ -80,8 +94,16 @@ Result<ChildProcess> ChildProcess::start(const Start& start) {
   std::vector<char*> args{const_cast<char*>(start.program.c_str())};
   for (const std::string& arg : start.args) args.push_back(const_cast<char*>(arg.c_str()));
   args.push_back(nullptr);
-  Launch launch{start.program.c_str(), args.data(), start.descriptors.data(),
-                static_cast<int>(start.descriptors.size()), ::getpid()};
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return os_error("cannot start", start.program, errno);
+  const Descriptor from(ends[0]);
+  Descriptor to(ends[1]);
+  const Launch launch{start.program.c_str(),
+                      args.data(),
+                      start.descriptors.data(),
+                      static_cast<int>(start.descriptors.size()),
+                      ::getpid(),
+                      to.get()};
   // No handler may run in the child while it has our memory.
   sigset_t all, before;
   ::sigfillset(&all);
@@ -98,7 +120,8 @@ Result<ChildProcess> ChildProcess::start(const Start& start) {
     child.reaped_ = true;
     return os_error("cannot watch", start.program, error);
   }
-  if (launch.error != 0) return os_error("cannot start", start.program, launch.error);
+  to = Descriptor(-1);
+  if (const int error = start_error(from.get()); error != 0) return os_error("cannot start", start.program, error);
   return child;
 }
 
