@@ -16,6 +16,7 @@
 #include "bench/rig.h"
 #include "cost/profile.h"
 #include "cost/step_log.h"
+#include "engine/layer_assist.h"
 
 namespace loralei {
 namespace {
@@ -152,6 +153,15 @@ Status run_round(std::vector<Cell> cells, std::span<const AdapterSourceSpec> ada
   return {};
 }
 
+// What one core computes of adapters that are on their way to a device.
+AssistCost measure_assist(const Rig& rig) {
+  const int32_t hidden = rig.host->file().config.hidden;
+  const AssistRates rates = AssistRates::measure(**select_op_table(rig.host->isa()), hidden);
+  AssistCost cost{.hidden = hidden};
+  for (const int32_t rank : AssistRates::kRanks) cost.points.push_back({rank, rates.rows_per_s(hidden, rank)});
+  return cost;
+}
+
 void describe_machine(const Rig& rig, Profile& profile) {
   const EngineStats stats = rig.host->engine().stats();
   profile.name = rig.label;
@@ -168,6 +178,7 @@ void describe_machine(const Rig& rig, Profile& profile) {
     profile.link =
         TransferCost{.bytes_per_second = static_cast<double>(stats.adapter_upload_bytes) / stats.adapter_upload_s};
   }
+  profile.assist = measure_assist(rig);
 }
 
 void add_rows(const Rig& rig, const FitQuality& fit, std::optional<double> noise, BenchReport& report) {

@@ -139,6 +139,29 @@ Status read_transfer(Section& file, const char* key, TransferCost& cost) {
   return section.done();
 }
 
+Status read_assist(Section& file, AssistCost& cost) {
+  TRY_ASSIGN(Section section, file.inner("assist"));
+  TRY(section.number("hidden", 1, kRowsMost, 0, cost.hidden));
+  const char* const kKey = "rows_per_second";
+  const std::string wanted = "a list of points, each [rank, rows], with ranks that rise and rows above 0";
+  const Json* const points = section.find(kKey);
+  if (points == nullptr || !points->is_array() || points->empty() || points->size() > kPointsMost)
+    return section.wrong(kKey, wanted);
+  int32_t rank_before = 0;
+  for (const Json& point : *points) {
+    if (!point.is_array() || point.size() != 2 || !point[0].is_number_unsigned() || !point[1].is_number())
+      return section.wrong(kKey, wanted);
+    const uint64_t rank = point[0].get<uint64_t>();
+    const double rows = point[1].get<double>();
+    if (rank > static_cast<uint64_t>(kRowsMost) || !std::isfinite(rows) || rows <= 0)
+      return section.wrong(kKey, wanted);
+    cost.points.push_back({static_cast<int32_t>(rank), rows});
+    if (cost.points.back().rank <= rank_before) return section.wrong(kKey, wanted);
+    rank_before = cost.points.back().rank;
+  }
+  return section.done();
+}
+
 Status read_fit(Section& file, FitQuality& fit) {
   TRY_ASSIGN(Section section, file.inner("fit"));
   TRY(section.number("steps", int64_t{0}, int64_t{1} << 50, int64_t{0}, fit.steps));
@@ -171,6 +194,7 @@ Result<Profile> parse_profile(std::string_view text, const std::string& place) {
   TRY(read_step(file, profile.step));
   if (file.has("disk")) TRY(read_transfer(file, "disk", profile.disk.emplace()));
   if (file.has("link")) TRY(read_transfer(file, "link", profile.link.emplace()));
+  if (file.has("assist")) TRY(read_assist(file, profile.assist.emplace()));
   if (file.has("fit")) TRY(read_fit(file, profile.fit.emplace()));
   TRY(file.done());
   return profile;
@@ -195,6 +219,11 @@ std::string profile_text(const Profile& profile) {
     step[cost_term_name(static_cast<CostTerm>(term))] = profile.step.seconds[term];
   if (profile.disk) out["disk"] = transfer_json(*profile.disk);
   if (profile.link) out["link"] = transfer_json(*profile.link);
+  if (profile.assist) {
+    nlohmann::ordered_json points = nlohmann::ordered_json::array();
+    for (const AssistCost::Point& point : profile.assist->points) points.push_back({point.rank, point.rows_per_second});
+    out["assist"] = {{"hidden", profile.assist->hidden}, {"rows_per_second", std::move(points)}};
+  }
   if (profile.fit) {
     const FitQuality& fit = *profile.fit;
     out["fit"] = {{"steps", fit.steps},

@@ -9,6 +9,7 @@
 //    "step":   {"linear": [[rows, seconds], ...], "<term>": seconds, ...},
 //    "disk":   {"seconds", "bytes_per_second", "at_once"},   if adapters were measured
 //    "link":   {"seconds", "bytes_per_second", "at_once"},   only where there is a device
+//    "assist": {"hidden", "rows_per_second": [[rank, rows], ...]},             if measured
 //    "fit":    {"steps", "r2", "mean_error", "p90_error", "mean_bias"}}     if measured
 //
 // A plain value. Failure: parse_profile() answers a sentence with file and line; unknown
@@ -52,6 +53,19 @@ struct TransferCost {
   friend bool operator==(const TransferCost&, const TransferCost&) = default;
 };
 
+// Of one core of the host: rows of [hidden] a second through one module of as many
+// outputs, by the rank of its low-rank pair (CaraServe §4.2).
+struct AssistCost {
+  struct Point {
+    int32_t rank = 0;
+    double rows_per_second = 0;
+    friend bool operator==(const Point&, const Point&) = default;
+  };
+  int32_t hidden = 0;
+  std::vector<Point> points;  // ascending
+  friend bool operator==(const AssistCost&, const AssistCost&) = default;
+};
+
 struct Profile {
   std::string name, source;  // source: where the numbers are from, for people
   ProfiledModel model;
@@ -59,6 +73,7 @@ struct Profile {
   StepModel step;
   std::optional<TransferCost> disk;  // an adapter into host memory; none: not known
   std::optional<TransferCost> link;  // and on to the device
+  std::optional<AssistCost> assist;
   std::optional<FitQuality> fit;
   friend bool operator==(const Profile&, const Profile&) = default;
 };

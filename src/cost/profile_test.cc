@@ -26,9 +26,22 @@ TEST(Profile, DevicesAreWrittenAndReadAgain) {
   bare.disk.reset();
   bare.link.reset();
   bare.model.adapter_bytes_per_rank = 0;
+  bare.assist = AssistCost{.hidden = 2048, .points = {{8, 1e6}, {64, 1.5e5}}};
   const auto read = parse_profile(profile_text(bare), "it");
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(*read, bare);
+}
+
+TEST(Profile, WhatHelpersDoIsInOrderAndAboveNothing) {
+  Profile profile = *device_profile("a40-llama2-7b");
+  for (const auto& points : std::vector<std::vector<AssistCost::Point>>{
+           {}, {{8, 0}}, {{8, -1}}, {{16, 5}, {8, 5}}, {{8, 5}, {8, 5}}, {{0, 5}}}) {
+    profile.assist = AssistCost{.hidden = 2048, .points = points};
+    const auto read = parse_profile(profile_text(profile), "p.json");
+    ASSERT_FALSE(read.ok());
+    EXPECT_NE(read.error().message.find("\"rows_per_second\" must be a list of points"), std::string::npos)
+        << read.error().message;
+  }
 }
 
 std::string with(const std::string& from, const std::string& to) {
