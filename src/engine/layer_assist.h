@@ -66,7 +66,7 @@ class AssistRates {
 class LayerAssist {
  public:
   static constexpr int32_t kRowsMost = 128;        // of a helper in a message
-  static constexpr double kMessageS = 50e-6;       // passing one on, until it was measured
+  static constexpr double kMessageS = 50e-6;       // passing one on and being answered (assist_bench)
   static constexpr double kWorkPerMessage = 4;     // of a slice, as a part of that
   static constexpr int64_t kLateNs = 200'000'000;  // a helper that takes longer for a message is replaced
 

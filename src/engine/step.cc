@@ -474,7 +474,7 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
   counters_.step_ms_last = static_cast<double>(step_ns) * 1e-6;
   const int64_t turn_ns = taken_in_ns_ + end_ns - next_begin_ns_;
   counters_.step_s += static_cast<double>(turn_ns) * 1e-9;
-  if (status.ok()) learn_step(turn_ns - done.waits.ns);
+  if (status.ok() && done.waits.assisted_layers == 0) learn_step(turn_ns - done.waits.ns);
   owe_rest();
   if (status.ok() && parts_.on_step) record_step(turn_ns);
   forget_ended();
