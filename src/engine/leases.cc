@@ -448,6 +448,7 @@ Status EngineLoop::prepare(Request& request, std::span<const Adapter* const> ada
   TRY(check_tokens(changed, prompt, request.embed_vocab));
   request.vocab = std::min(request.vocab, request.embed_vocab);  // what is sampled is read in the next step
   if (request.provisional) request.version.clear();
+  if (tier_ == nullptr && !request.provisional && !request.early) request.alone = false;
   request.key = make_kv_key(parts_.kv->identities(), identity, request.submit.cache_salt);
   request.key.app = parts_.kv->apps().asks(request.submit.app_id);
   request.key.exact = sharing_of(request) < KvSharing::kBounded;

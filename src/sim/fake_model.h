@@ -314,7 +314,15 @@ class FakeExecutor final : public Executor {
 
   void use_kv(const KvView& kv, const KvStreams&) override { kv_ = kv; }
   void announce(const Adapter& adapter) override { adapters_[adapter.version] = &adapter; }
-  void withdraw(AdapterVersionId version) override { adapters_.erase(version); }
+  bool begins_early() const override { return early_loads; }
+  void announce_early(const Adapter& adapter, std::shared_ptr<const Arrivals> arrivals) override {
+    announce(adapter);
+    arriving_[adapter.version] = std::move(arrivals);
+  }
+  void withdraw(AdapterVersionId version) override {
+    adapters_.erase(version);
+    arriving_.erase(version);
+  }
   Status reserve_vocab(int32_t vocab) override {
     stride_ = std::max(stride_, int64_t{vocab});
     logits_.resize(static_cast<size_t>(limits_.logits_rows_max * stride_));
@@ -334,8 +342,10 @@ class FakeExecutor final : public Executor {
             .hidden_size = kHidden};
   }
 
+  bool early_loads = false;  // steps may begin with adapters that are being read
   // What becomes of layers that a step lacks: they come while it waits, are late, or
-  // will not come. Empty: they come.
+  // will not come. Empty: they come; of one that is being read whoever reads it must bring
+  // them.
   std::function<Status(AdapterVersionId version)> layers_come;
   int64_t early_steps = 0;  // with adapters of which something was missing
   int64_t steps = 0, rows = 0, segments = 0;
@@ -358,20 +368,26 @@ class FakeExecutor final : public Executor {
     uint64_t position;
   };
 
+  // And the step would answer something of it.
+  bool is_being_read(AdapterVersionId version, const StepBatch& batch) const {
+    const auto found = arriving_.find(version);
+    const bool answers = !batch.logits_rows.empty() || !batch.hidden_rows.empty();
+    return answers && found != arriving_.end() && !found->second->whole();
+  }
   Status await_layers(const StepBatch& batch) {
-    if (tier == nullptr) return {};
     bool early = false;
     for (const AdapterVersionId version : batch.adapters) {
-      tier->expect_usable(version);
-      if (!tier->lacks_layers(version)) continue;
+      if (tier != nullptr) tier->expect_usable(version);
+      if (tier != nullptr ? !tier->lacks_layers(version) : !is_being_read(version, batch)) continue;
       CHECK(batch.arrivals_wait_ns > 0);
       early = true;
       ++waits_.layers;
       Status status = layers_come ? layers_come(version) : Status();
       if (!status.ok()) waits_.ended_by = version;
       if (!status.ok()) return status;
-      while (tier->bring_layer(version)) {
+      while (tier != nullptr && tier->bring_layer(version)) {
       }
+      CHECK(tier != nullptr || !is_being_read(version, batch));
     }
     early_steps += early ? 1 : 0;
     return {};
@@ -465,6 +481,7 @@ class FakeExecutor final : public Executor {
   const ModelLimits limits_;
   KvView kv_;
   std::map<AdapterVersionId, const Adapter*> adapters_;
+  std::map<AdapterVersionId, std::shared_ptr<const Arrivals>> arriving_;
   int64_t stride_ = 0;
   std::vector<float> logits_, hidden_;
   std::vector<TokenId> chosen_;

@@ -2,6 +2,7 @@
 #include "sim/loop_world.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -26,6 +27,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   const ModelConfig config = fake_config();
   LoopParts parts;
   if (setup.device_bytes > 0) executor.tier = std::make_unique<FakeTier>(setup.device_bytes, setup.device_layers);
+  executor.early_loads = setup.early_loads;
   parts.executor = &executor;
   const bool encodes = setup.kv_sharing != KvSharing::kExact;
   // A position's 16 bytes are a part of a block that pays to encode.
@@ -107,12 +109,57 @@ void LoopWorld::run(int turns_max) {
     turn();
     if (loop->idle() && messages.empty()) {
       if (!disk_is_stuck && disk != nullptr && disk->run_one_job()) continue;
-      if (finish_upload()) continue;
+      if (finish_upload() || end_load()) continue;
       if (jobs.empty()) return;
       finish_load();
     }
   }
   wrong.push_back("still busy after " + std::to_string(turns_max) + " turns");
+}
+
+bool LoopWorld::begin_load(size_t index) {
+  if (index >= jobs.size() || !jobs[index].read || !jobs[index].early) return false;
+  const LoadJob job = jobs[index];
+  BegunLoad load{.done = run_load_job(files.source(), job), .adapter = nullptr, .arrivals = nullptr};
+  if (!load.done.load.ok() || load.done.load->adapter == nullptr) return false;
+  jobs.erase(jobs.begin() + static_cast<int64_t>(index));
+  constexpr int32_t kPieces = 2;  // of fake_config(): its layer, and what comes behind
+  load.adapter = std::make_shared<Adapter>(*load.done.load->adapter);
+  load.adapter->digest = {};
+  load.arrivals = std::make_shared<Arrivals>(kPieces);
+  load.done.load->adapter = load.adapter;
+  messages.emplace_back(
+      LoadBegun{job.id, {load.adapter, load.arrivals, {load.adapter->bytes / kPieces, load.adapter->bytes}}});
+  begun.push_back(std::move(load));
+  return true;
+}
+
+bool LoopWorld::bring_piece() {
+  for (const BegunLoad& load : begun) {
+    if (load.arrivals->there() + 1 == load.arrivals->total()) continue;
+    load.arrivals->advance();
+    return true;
+  }
+  return false;
+}
+
+bool LoopWorld::end_load(bool well, std::optional<AdapterVersionId> version) {
+  const auto is_it = [&](const BegunLoad& load) { return !version || load.adapter->version == *version; };
+  const auto found = std::find_if(begun.begin(), begun.end(), is_it);
+  if (found == begun.end()) return false;
+  BegunLoad load = std::move(*found);
+  begun.erase(found);
+  if (well) {
+    uint64_t content = 0;  // as FakeFiles names it
+    std::memcpy(&content, load.adapter->pairs[0].a, sizeof content);
+    for (size_t i = 0; i < 6; ++i) load.adapter->digest[i] = static_cast<uint8_t>(content >> (8 * (5 - i)));
+    while (!load.arrivals->whole()) load.arrivals->advance();
+  } else {
+    load.done.load = Error{ErrorCode::kIo, "the fake disk was told to fail"};
+    load.arrivals->fail(load.done.load.error());
+  }
+  messages.emplace_back(std::move(load.done));
+  return true;
 }
 
 EngineStats LoopWorld::stats() const {

@@ -48,6 +48,7 @@ struct WorldOptions {
   int32_t draft_rows = 0;     // rows of logits beside one for every sequence
   int64_t device_bytes = 0;   // of adapters in the executor's own memory; 0: they are used in host memory
   int32_t device_layers = 0;  // in which they come there; 0: as a whole
+  bool early_loads = false;   // adapters may be used while they are being read
   ColdStart cold_start = ColdStart::kAuto;
   std::shared_ptr<ByteBudget> requests;
   std::function<void(const StepRecord&)> on_step;
@@ -85,6 +86,12 @@ class LoopWorld {
     jobs.erase(jobs.begin() + static_cast<int64_t>(index));
     messages.emplace_back(std::in_place_type<LoadDone>, run_load_job(files.source(), job));
   }
+  // One that may be handed out early is: its memory is there, and nothing of what it is.
+  bool begin_load(size_t index = 0);
+  // One that was handed out early has a piece more (the last one comes with its end), or
+  // its load ends; false: there is none, or none of this version.
+  bool bring_piece();
+  bool end_load(bool well = true, std::optional<AdapterVersionId> version = {});
   // The oldest upload to the device ends; false: none is under way.
   bool finish_upload(bool well = true) {
     std::optional<UploadDone> done;
@@ -155,6 +162,12 @@ class LoopWorld {
   FakeFiles files;
   std::map<uint64_t, std::vector<TokenId>> invocations;  // by content
   std::deque<LoadJob> jobs;
+  struct BegunLoad {
+    LoadDone done;
+    std::shared_ptr<Adapter> adapter;  // as it was handed out
+    std::shared_ptr<Arrivals> arrivals;
+  };
+  std::deque<BegunLoad> begun;
   std::atomic<int32_t> queued{0};
   std::vector<Message> messages;
   StepDone done;  // the last step
