@@ -175,7 +175,7 @@ void own_defaults(BenchFlags& flags, const CLI::App& command) {
   if (flags.scenario != "coldstart") return;
   if (!stated("--rounds")) flags.options.rounds = kColdRounds;
   if (!stated("--targets")) flags.options.targets = "qkv";
-  if (!stated("--threads")) flags.engine.host.threads = 1;
+  if (!stated("--threads") && !flags.options.cold_start.plain) flags.engine.host.threads = 1;
   if (!stated("--population")) flags.options.populations = {128, 256, 512};
   if (!stated("--fit")) flags.options.fit = kColdFit;
   if (stated("--requests")) flags.options.cold_start.requests = flags.options.prefix.requests;
@@ -336,6 +336,11 @@ void add_cold_start_bench_options(CLI::App& command, ColdStartBenchOptions& opti
   command.add_option("--popularity", options.popularity,
                      "coldstart: a table of functions and their calls; each of --population adapters is as popular as "
                      "one of them (default: every request has an adapter of its own)");
+  command.add_flag("--plain", options.plain,
+                   "coldstart: first requests to adapters that lie in files, on the cores, and nothing else");
+  command.add_flag(
+      "--unused", options.unused,
+      "coldstart: what early starts and helpers cost where nothing is cold, in --tax-pairs, and nothing else");
 }
 
 // Of scenarios that ask a running server.

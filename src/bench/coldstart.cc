@@ -213,6 +213,10 @@ Status measure_popularity(Bench& bench, const std::string& prefix) {
 }
 
 Status check_options(const BenchOptions& options) {
+  if (options.cold_start.plain && options.cold_start.unused)
+    return invalid_argument("--plain and --unused are measurements of their own: state one of them.");
+  if (options.cold_start.unused && options.tax_pairs < 1)
+    return invalid_argument("--unused compares pairs: state --tax-pairs of 1 or more.");
   if (options.host.device)
     return invalid_argument(
         "bench coldstart compares on the cores as a device behind links of its own: leave --device "
@@ -234,8 +238,15 @@ Result<std::vector<std::string>> cold_adapter_files(const BenchOptions& options,
   return paths;
 }
 
+std::string rank_name(const BenchOptions& options, int rank) {
+  if (rank == 0) return ".own";
+  return ".r" + std::to_string(rank) + (options.targets == "all" ? "" : "." + options.targets);
+}
+
 Status bench_coldstart(const BenchOptions& options, LogSink& log, BenchReport& report) {
   TRY(check_options(options));
+  if (options.cold_start.plain) return bench_coldstart_plain(options, log, report);
+  if (options.cold_start.unused) return bench_coldstart_unused(options, log, report);
   Bench bench{options, log, report, {}};
   bench.server.host = options.host;
   TRY_ASSIGN(bench.label, choose_model_file(options, log, bench.server.host));
@@ -245,8 +256,7 @@ Status bench_coldstart(const BenchOptions& options, LogSink& log, BenchReport& r
   for (const int rank : options.adapter_paths.empty() ? options.cold_start.ranks : own) {
     TRY_ASSIGN(bench.server.files, cold_adapter_files(options, rank));
     bench.server.fit_bytes = 0;
-    const std::string prefix = "coldstart." + bench.label + (rank > 0 ? ".r" + std::to_string(rank) : ".own") +
-                               (options.targets == "all" || rank == 0 ? "" : "." + options.targets) + ".";
+    const std::string prefix = "coldstart." + bench.label + rank_name(options, rank) + ".";
     TRY(size_up(bench));
     add_sizes(prefix, bench);
     TRY(options.cold_start.popularity.empty() ? measure_loads(bench, prefix) : measure_popularity(bench, prefix));

@@ -168,6 +168,48 @@ TEST_F(ColdStartBenchTest, PopularAdaptersStayOnTheDevice) {
   EXPECT_EQ(value("x1.functions8.ondemand.waited_for_all"), 0);
 }
 
+TEST_F(ColdStartBenchTest, PlainReadsFilesFromTheDiskAndFromMemory) {
+  options_.cold_start.plain = true;
+  options_.host.engine.adapter_bytes = options_.host.engine.host_adapter_bytes = 0;
+  options_.rounds = 2;
+  const Status ran = bench_coldstart(options_, log_, report_);
+  ASSERT_TRUE(ran.ok()) << ran.error().message;
+  for (const std::string way : {"plain.ondemand.", "plain.layered."}) {
+    SCOPED_TRACE(way);
+    for (const char* what : {"resident.first_token_ms", "page_cache.first_token_ms", "disk.first_token_ms"})
+      EXPECT_GT(value(way + what), 0);
+    EXPECT_EQ(row(way + "disk.ratio")->samples, 2);
+    EXPECT_GE(row(way + "disk.ratio")->max, row(way + "disk.ratio")->min);
+  }
+  EXPECT_EQ(value("plain.ondemand.began_layered"), 0);
+  // Six were read, one of each kind in the round that does not count.
+  EXPECT_EQ(row("plain.ondemand.began_layered")->note, "of 6, all rounds");
+  ASSERT_EQ(report_.targets.size(), 2u);
+  EXPECT_TRUE(report_.targets[1].name.ends_with("plain.layered.disk.ratio"));
+  options_.adapter_paths = {(folder_ / "one").string()};
+  EXPECT_NE(refused().find("two adapters of your own"), std::string::npos);
+}
+
+TEST_F(ColdStartBenchTest, UnusedComparesEnginesThatHaveNothingCold) {
+  options_.cold_start.unused = true;
+  options_.tax_pairs = 3;
+  const Status ran = bench_coldstart(options_, log_, report_);
+  ASSERT_TRUE(ran.ok()) << ran.error().message;
+  const auto found = [&](const std::string& name) {
+    return std::find_if(report_.rows.begin(), report_.rows.end(),
+                        [&](const BenchRow& one) { return one.name == "coldstart.llama-nano.bf16.unused." + name; });
+  };
+  ASSERT_EQ(report_.rows.size(), 3u);
+  EXPECT_EQ(found("helpers")->value, 1);
+  for (const char* what : {"decode_over", "prefill_over"}) {
+    ASSERT_NE(found(what), report_.rows.end());
+    EXPECT_EQ(found(what)->samples, 3);
+    EXPECT_GT(found(what)->min, -100);
+  }
+  ASSERT_EQ(report_.targets.size(), 3u);
+  EXPECT_TRUE(report_.targets[2].ok()) << "cold requests: " << report_.targets[2].measured;
+}
+
 TEST_F(ColdStartBenchTest, SaysWhatIsMissingOrWrong) {
   options_.cold_start.lengths = "fixed:12";
   EXPECT_NE(refused().find("fixed:12"), std::string::npos);
@@ -181,6 +223,12 @@ TEST_F(ColdStartBenchTest, SaysWhatIsMissingOrWrong) {
   options_.host.device.make = [](const DeviceRequest&) -> Result<DeviceBackend> { return DeviceBackend{}; };
   EXPECT_NE(refused().find("leave --device out"), std::string::npos);
   options_.host.device = {};
+  options_.cold_start.unused = true;
+  options_.tax_pairs = 0;
+  EXPECT_NE(refused().find("--tax-pairs of 1 or more"), std::string::npos);
+  options_.cold_start.plain = true;
+  EXPECT_NE(refused().find("state one of them"), std::string::npos);
+  options_.cold_start.plain = options_.cold_start.unused = false;
   options_.shape = "";
   options_.host.model_path = (folder_ / "llama-nano-bf16.gguf").string();
   EXPECT_NE(refused().find("--adapter PATH"), std::string::npos);

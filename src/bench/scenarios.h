@@ -37,6 +37,8 @@ struct ColdStartBenchOptions {
   int requests = 0;                     // of a round; 0: those of about a minute
   std::string lengths = "fixed:16:49";  // workload/lengths.h; medians of Alpaca
   std::string popularity;  // calls of functions (workload/adapters.h), instead of an adapter for each request
+  bool plain = false;      // first requests to adapters in files, on the cores, and nothing else
+  bool unused = false;     // what the ways cost where nothing is cold, and nothing else
 };
 
 struct BenchOptions {
