@@ -2,6 +2,7 @@
 // loralei bench SCENARIO: flags to options, report to screen and files.
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "apps/answers_file.h"
@@ -138,6 +139,7 @@ Status run_scenario(BenchFlags& flags, LogSink& log, BenchReport& report) {
   if (flags.scenario == "overflow") return bench_overflow(flags.options, log, report);
   if (flags.scenario == "profile") return make_profile(flags, log, report);
   if (flags.scenario == "prefix") return run_prefix_bench(flags, log, report);
+  if (flags.scenario == "coldstart") return bench_coldstart(flags.options, log, report);
   if (flags.scenario == "flatness") return bench_flatness(flags.options, log, report);
   return bench_mixed(flags.options, log, report);
 }
@@ -152,10 +154,31 @@ Status check_lengths(const BenchFlags& flags, const CLI::App& command) {
   return {};
 }
 
-// Each round of prefix starts an engine for every mode of every setup.
+// bench coldstart measures every way.
+Status check_ways(const BenchFlags& flags, const CLI::App& command) {
+  const CLI::Option* const way = command.get_option_no_throw("--cold-start");
+  if (flags.scenario != "coldstart" || way == nullptr || way->count() == 0) return {};
+  return invalid_argument(
+      "bench coldstart compares the ways of --cold-start; name those that it is to measure with "
+      "--ways, and leave --cold-start out.");
+}
+
+// Each round of prefix and coldstart starts an engine for every mode or way. CaraServe's
+// adapters are of q, k and v; helpers have the cores that the engine leaves.
 void own_defaults(BenchFlags& flags, const CLI::App& command) {
-  constexpr int kPrefixRounds = 2;
-  if (flags.scenario == "prefix" && command.get_option("--rounds")->count() == 0) flags.options.rounds = kPrefixRounds;
+  constexpr int kPrefixRounds = 2, kColdRounds = 3, kColdFit = 32;
+  const auto stated = [&](const char* name) {
+    const CLI::Option* const option = command.get_option_no_throw(name);
+    return option != nullptr && option->count() > 0;
+  };
+  if (flags.scenario == "prefix" && !stated("--rounds")) flags.options.rounds = kPrefixRounds;
+  if (flags.scenario != "coldstart") return;
+  if (!stated("--rounds")) flags.options.rounds = kColdRounds;
+  if (!stated("--targets")) flags.options.targets = "qkv";
+  if (!stated("--threads") && !flags.options.cold_start.plain) flags.engine.host.threads = 1;
+  if (!stated("--population")) flags.options.populations = {128, 256, 512};
+  if (!stated("--fit")) flags.options.fit = kColdFit;
+  if (stated("--requests")) flags.options.cold_start.requests = flags.options.prefix.requests;
 }
 
 int run_bench(BenchFlags& flags, const CLI::App& command) {
@@ -175,6 +198,7 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
     for (const auto& [key, value] : report.machine) log.log(LogLevel::kInfo, key + ": " + value);
   own_defaults(flags, command);
   Status status = check_lengths(flags, command);
+  if (status.ok()) status = check_ways(flags, command);
   if (status.ok()) status = run_scenario(flags, log, report);
   if (status.ok()) {
     // A profile that goes to standard output stands there alone.
@@ -221,13 +245,14 @@ void add_adapter_options(CLI::App& command, BenchFlags& flags) {
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command
-      .add_option("--population", options.populations,
-                  "flatness: so many adapters are loaded and drawn from, each of a list in turn")
+      .add_option(
+          "--population", options.populations,
+          "flatness: so many adapters are loaded and drawn from, each of a list in turn; coldstart: see --popularity")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  command.add_option("--fit", options.fit, "overflow: adapters that memory has room for")
+  command.add_option("--fit", options.fit, "overflow, coldstart with --popularity: adapters that memory has room for")
       ->check(CLI::Range(1, 16384))
       ->capture_default_str();
   command.add_flag("--gguf-adapters", flags.gguf_adapters, "generate adapters as GGUF files instead of PEFT folders");
@@ -259,9 +284,10 @@ void add_prefix_options(CLI::App& command, BenchFlags& flags) {
   command.add_option("--scale", options.scale, "prefix: of all lengths and of KV's memory")
       ->check(CLI::Range(0.03, 8.0))
       ->capture_default_str();
-  command.add_option("--requests", options.requests, "prefix: of a round")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
+  command
+      .add_option("--requests", options.requests,
+                  "prefix, coldstart: of a round (default: 200; coldstart: those of about a minute)")
+      ->check(CLI::Range(1, 100'000));
   command.add_option("--think", options.think_s, "prefix: seconds between an answer and the next request, in the mean")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
@@ -274,6 +300,47 @@ void add_prefix_options(CLI::App& command, BenchFlags& flags) {
       ->capture_default_str();
   command.add_option("--text", flags.prefix_text, "prefix: cut texts from this file (default: tokens drawn by chance)");
   command.add_option("--memory-trace", options.memory_trace, "prefix: file that gets memory by use in every step");
+}
+
+void add_cold_start_bench_options(CLI::App& command, ColdStartBenchOptions& options) {
+  std::map<std::string, ColdStart> ways;
+  for (size_t i = 0; i < kColdStartNames.size(); ++i) ways[kColdStartNames[i]] = static_cast<ColdStart>(i);
+  command.add_option("--ways", options.ways, "coldstart: ways of --cold-start, beside cached")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->transform(CLI::CheckedTransformer(ways))
+      ->default_str("ondemand,layered,assisted,auto");
+  command.add_option("--link", options.links_gb_s, "coldstart: links to the device in GB/s, each in turn")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0.001, 10000.0));
+  command
+      .add_option("--link-ratio", options.link_ratios,
+                  "coldstart: links over which an adapter's copy takes so many times the prefill of the median prompt "
+                  "(default, without --link: 1)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0.001, 1000.0));
+  command.add_option("--load", options.loads, "coldstart: requests a second, of what cached completes")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0.01, 2.0))
+      ->capture_default_str();
+  command.add_option("--ranks", options.ranks, "coldstart: ranks of generated adapters, each in turn")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  command.add_option("--lengths", options.lengths, "coldstart: of prompts and answers, as loralei workload reads them")
+      ->capture_default_str();
+  command.add_option("--popularity", options.popularity,
+                     "coldstart: a table of functions and their calls; each of --population adapters is as popular as "
+                     "one of them (default: every request has an adapter of its own)");
+  command.add_flag("--plain", options.plain,
+                   "coldstart: first requests to adapters that lie in files, on the cores, and nothing else");
+  command.add_flag(
+      "--unused", options.unused,
+      "coldstart: what early starts and helpers cost where nothing is cold, in --tax-pairs, and nothing else");
 }
 
 // Of scenarios that ask a running server.
@@ -302,13 +369,13 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   BenchOptions& options = flags->options;
   flags->engine.speculate = "off";  // steps are measured, and bounds are those of a token a step
   command
-      ->add_option(
-          "scenario", flags->scenario,
-          "machine, decode, prefill, mixed, blocking, flatness, overflow, offload, prefix, kv-codec, server, trace, "
-          "lengths or generate (makes files, prints their paths)")
+      ->add_option("scenario", flags->scenario,
+                   "machine, decode, prefill, mixed, blocking, flatness, overflow, offload, prefix, coldstart, "
+                   "kv-codec, server, "
+                   "trace, lengths or generate (makes files, prints their paths)")
       ->required()
       ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "blocking", "flatness", "overflow", "offload",
-                             "prefix", "kv-codec", "server", "trace", "lengths", "generate"}));
+                             "prefix", "coldstart", "kv-codec", "server", "trace", "lengths", "generate"}));
   command->add_option("--shape", options.shape,
                       "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
@@ -350,6 +417,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   add_prefix_options(*command, *flags);
+  add_cold_start_bench_options(*command, options.cold_start);
   add_server_options(*command, *flags);
   command->add_option("--json", flags->json, "write the report as JSON");
   command->add_option("--html", flags->html, "write the report as one HTML page");

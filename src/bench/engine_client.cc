@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/engine_client.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace loralei {
@@ -47,8 +48,8 @@ Result<CommandReply> EngineClient::reply(uint64_t ticket) {
   return reply;
 }
 
-Status EngineClient::take() {
-  EngineOutput output = engine_.wait_output(kWaitNs);
+Status EngineClient::take(int64_t wait_ns) {
+  EngineOutput output = engine_.wait_output(wait_ns);
   const int64_t now_ns = clock_.now_ns();
   board_.put(output.adapters);
   for (CommandReply& reply : output.replies) replies_[reply.ticket] = std::move(reply);
@@ -70,14 +71,16 @@ Status EngineClient::take() {
 }
 
 Status EngineClient::follow(const std::function<bool()>& done) {
-  while (!done()) TRY(take());
+  while (!done()) TRY(take(kWaitNs));
   return {};
 }
 
-Status EngineClient::follow_for(int64_t ns) {
-  const int64_t until_ns = clock_.now_ns() + ns;
-  return follow([&] { return clock_.now_ns() >= until_ns; });
+Status EngineClient::follow_until(int64_t at_ns) {
+  for (int64_t left_ns; (left_ns = at_ns - clock_.now_ns()) > 0;) TRY(take(std::min(kWaitNs, left_ns)));
+  return {};
 }
+
+Status EngineClient::follow_for(int64_t ns) { return follow_until(clock_.now_ns() + ns); }
 
 Status EngineClient::follow_to_the_end() {
   return follow([&] { return under_way_ == 0; });

@@ -56,6 +56,7 @@ class EngineClient {
 
   // Takes what comes, until `done` says so.
   Status follow(const std::function<bool()>& done);
+  Status follow_until(int64_t at_ns);
   Status follow_for(int64_t ns);
   Status follow_to_the_end();  // of all
   // So many under way at any time, for so long: `ask` is called for each.
@@ -68,7 +69,7 @@ class EngineClient {
   AdapterStatus status(AdapterSourceId source) const;  // by the news so far
 
  private:
-  Status take();
+  Status take(int64_t wait_ns);
   Result<CommandReply> reply(uint64_t ticket);
 
   static inline uint64_t next_id_ = 1'000'000;  // beside those of the rig's own runner

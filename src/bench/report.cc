@@ -59,6 +59,12 @@ Interval median_interval(std::vector<double> samples) {
           at(std::ceil((count - 1) / 2 + half_width))};
 }
 
+std::string interval_note(const Interval& interval) {
+  char note[96];
+  std::snprintf(note, sizeof note, "95 %% interval of the median %.4f .. %.4f", interval.low, interval.high);
+  return note;
+}
+
 std::string report_time() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};

@@ -65,6 +65,7 @@ struct Interval {
   double low = 0, median = 0, high = 0;
 };
 Interval median_interval(std::vector<double> samples);
+std::string interval_note(const Interval& interval);  // of a row
 
 std::string report_time();  // now, ISO 8601
 std::string report_table(const BenchReport& report);

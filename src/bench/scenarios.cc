@@ -119,12 +119,6 @@ Status unload(Rig& rig, const BenchAdapters& adapters) {
   return {};
 }
 
-std::string interval_note(const Interval& interval) {
-  char note[96];
-  std::snprintf(note, sizeof note, "95 %% interval of the median %.4f .. %.4f", interval.low, interval.high);
-  return note;
-}
-
 // What a step with adapters takes of one without, in turn.
 BenchRow lora_tax(const BenchOptions& options, const Rig& rig, double adapter_bytes, const std::string& prefix,
                   const std::vector<double>& taxes) {

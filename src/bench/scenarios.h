@@ -27,6 +27,20 @@ struct PrefixBenchOptions {
   std::vector<TokenId> text;  // that texts are cut from; empty: drawn
 };
 
+// Of bench coldstart.
+struct ColdStartBenchOptions {
+  std::vector<ColdStart> ways = {ColdStart::kOndemand, ColdStart::kLayered, ColdStart::kAssisted, ColdStart::kAuto};
+  std::vector<double> links_gb_s;               // to the device
+  std::vector<double> link_ratios;              // a copy takes so many times the prefill of the median prompt
+  std::vector<double> loads = {0.3, 0.6, 0.9};  // requests a second, of what cached completes
+  std::vector<int> ranks = {32, 64};
+  int requests = 0;                     // of a round; 0: those of about a minute
+  std::string lengths = "fixed:16:49";  // workload/lengths.h; medians of Alpaca
+  std::string popularity;  // calls of functions (workload/adapters.h), instead of an adapter for each request
+  bool plain = false;      // first requests to adapters in files, on the cores, and nothing else
+  bool unused = false;     // what the ways cost where nothing is cold, and nothing else
+};
+
 struct BenchOptions {
   std::string shape;           // generated model; empty: host.model_path is the model
   std::string quant = "bf16";  // of the generated model
@@ -57,6 +71,7 @@ struct BenchOptions {
   int long_prompt = 3000;      // blocking: tokens of one long prompt; four have half of it each
   int resident_pairs = 0;      // offload: a streamed model grown whole beside a loaded one, instead of the policies
   PrefixBenchOptions prefix;
+  ColdStartBenchOptions cold_start;
   EngineHostOptions host;
 };
 
@@ -71,6 +86,9 @@ Status bench_flatness(const BenchOptions& options, LogSink& log, BenchReport& re
 Status bench_overflow(const BenchOptions& options, LogSink& log, BenchReport& report);
 // Prefixes found again, by what the cache does (MobiLoRA's evaluation).
 Status bench_prefix(const BenchOptions& options, LogSink& log, BenchReport& report);
+// Requests whose adapter is not on the device, by what becomes of them (CaraServe's
+// evaluation).
+Status bench_coldstart(const BenchOptions& options, LogSink& log, BenchReport& report);
 Status bench_blocking(const BenchOptions& options, LogSink& log, BenchReport& report);
 // Fits a profile to this machine; the report says how well.
 Status bench_profile(const BenchOptions& options, LogSink& log, BenchReport& report, Profile& profile);

@@ -80,6 +80,15 @@ double process_cpu_s() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
+double ended_children_cpu_s() {
+  rusage use{};
+  getrusage(RUSAGE_CHILDREN, &use);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(use.ru_utime) + seconds(use.ru_stime);
+}
+
 double machine_cpu_s() {
   const Result<std::string> stat = read_proc_file("/proc/stat");
   return stat.ok() ? machine_cpu_s_of(*stat) : 0;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -214,6 +215,21 @@ TEST(Machine, FiguresArePlausible) {
   EXPECT_GE(process_cpu_s(), 0.0);
   EXPECT_FALSE(isa_text(detect_isa()).empty());
   EXPECT_FALSE(cpu_model_name().empty());
+}
+
+TEST(Machine, ChildrenCountOnceTheyWereWaitedFor) {
+  constexpr double kBusyS = 0.05;
+  const double before_s = ended_children_cpu_s();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    while (process_cpu_s() < kBusyS) {
+    }
+    ::_exit(0);
+  }
+  EXPECT_EQ(ended_children_cpu_s(), before_s);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_GE(ended_children_cpu_s() - before_s, kBusyS / 2);  // some systems count in ticks
 }
 
 #if defined(__x86_64__)
