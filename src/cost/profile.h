@@ -9,7 +9,7 @@
 //    "step":   {"linear": [[rows, seconds], ...], "<term>": seconds, ...},
 //    "disk":   {"seconds", "bytes_per_second", "at_once"},   if adapters were measured
 //    "link":   {"seconds", "bytes_per_second", "at_once"},   only where there is a device
-//    "assist": {"hidden", "rows_per_second": [[rank, rows], ...]},             if measured
+//    "assist": {"hidden", "rows_per_second": [[rank, rows], ...]},           if measured
 //    "fit":    {"steps", "r2", "mean_error", "p90_error", "mean_bias"}}     if measured
 //
 // A plain value. Failure: parse_profile() answers a sentence with file and line; unknown

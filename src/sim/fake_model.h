@@ -344,8 +344,8 @@ class FakeExecutor final : public Executor {
 
   bool early_loads = false;  // steps may begin with adapters that are being read
   // What becomes of layers that a step lacks: they come while it waits, are late, or
-  // will not come. Empty: they come; of one that is being read whoever reads it must bring
-  // them.
+  // will not come. Empty: they come; of one that is being read whoever reads it must
+  // bring them.
   std::function<Status(AdapterVersionId version)> layers_come;
   int64_t early_steps = 0;  // with adapters of which something was missing
   int64_t steps = 0, rows = 0, segments = 0;
