@@ -33,6 +33,11 @@ int64_t AdapterRegistry::bytes_of(AdapterSourceId source) const {
   return entry == nullptr ? 0 : entry->version_bytes();
 }
 
+bool AdapterRegistry::is_arriving(AdapterSourceId source) const {
+  const AdapterEntry* const entry = entries_.find(source);
+  return entry != nullptr && entry->arriving != nullptr;
+}
+
 const Digest* AdapterRegistry::last_digest(AdapterSourceId source) const {
   const AdapterEntry* const entry = entries_.find(source);
   return entry == nullptr || !entry->last_digest ? nullptr : &*entry->last_digest;

@@ -116,6 +116,7 @@ class AdapterRegistry {
   // Of a version in memory, until its load has ended well; null: it is whole, or not in
   // memory. Valid until the next on_load_done() or the version's last pin goes.
   const AdapterArriving* arriving(AdapterVersionId version) const;
+  bool is_arriving(AdapterSourceId source) const;  // a version of it
   // Of a request that waits for something else than its adapters: they leave for no
   // younger load.
   void want(const AdapterNeeds& needs, uint64_t order) { wait_for(needs, order); }

@@ -29,7 +29,8 @@ bool EngineLoop::loads_early() const {
 // has come.
 bool EngineLoop::begins_while_loading(Request& request) {
   const auto has_spoken = [](const auto& choice) { return choice->announced; };
-  if (!registry_.options().early || keeps_prefixes(request)) return false;
+  const auto arrives = [this](AdapterSourceId source) { return registry_.is_arriving(source); };
+  if (std::none_of(request.sources.begin(), request.sources.end(), arrives)) return false;
   if (request.wants_prompt_logprobs() || request.submit.pooling == Pooling::kMean)
     return false;  // it has results at once
   if (std::any_of(request.choices.begin(), request.choices.end(), has_spoken)) return false;
@@ -37,6 +38,7 @@ bool EngineLoop::begins_while_loading(Request& request) {
   const AdapterNeeds needs{request.sources, request.claims, request.used};
   if (registry_.look_early(needs, request.order, request.since, adapters_, error) != AcquireOutcome::kReady)
     return false;
+  if (keeps_prefixes(request)) return false;
   versions_.clear();
   for (const Adapter* adapter : adapters_) versions_.push_back(adapter->version);
   const double pass = pass_s(rows_of_step(*request.choices.front(), 0), 0);
