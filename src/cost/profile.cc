@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kProfileBytesMax = kMiB;
 constexpr int64_t kVersion = 1;
-constexpr int32_t kRowsMost = 1 << 24, kTokensMost = 1 << 30, kAtOnceMost = 1024;
+constexpr int32_t kRowsMost = 1 << 24, kTokensMost = 1 << 30, kAtOnceMost = 1024, kLayersMost = 1024;
 constexpr size_t kPointsMost = 4096;
 
 // One object of the file: every key is asked for once, and done() names one that was not.
@@ -100,6 +100,7 @@ Status read_model(Section& file, ProfiledModel& model) {
   TRY(section.number("max_tokens", 0, kTokensMost, 0, model.max_tokens));
   TRY(section.number("kv_bytes_per_token", int64_t{1}, int64_t{kGiB}, int64_t{0}, model.kv_bytes_per_token));
   TRY(section.number("adapter_bytes_per_rank", int64_t{0}, int64_t{kGiB}, int64_t{0}, model.adapter_bytes_per_rank));
+  TRY(section.number("layers", 0, kLayersMost, 0, model.layers));
   return section.done();
 }
 
@@ -139,6 +140,14 @@ Status read_transfer(Section& file, const char* key, TransferCost& cost) {
   return section.done();
 }
 
+Status read_assist(Section& file, AssistCost& cost) {
+  constexpr double kLeastSeconds = 1e-12;
+  TRY_ASSIGN(Section section, file.inner("assist"));
+  TRY(section.real("message_seconds", 0, cost.message_seconds));
+  TRY(section.real("row_seconds_per_rank", kLeastSeconds, cost.row_seconds_per_rank));
+  return section.done();
+}
+
 Status read_fit(Section& file, FitQuality& fit) {
   TRY_ASSIGN(Section section, file.inner("fit"));
   TRY(section.number("steps", int64_t{0}, int64_t{1} << 50, int64_t{0}, fit.steps));
@@ -171,6 +180,7 @@ Result<Profile> parse_profile(std::string_view text, const std::string& place) {
   TRY(read_step(file, profile.step));
   if (file.has("disk")) TRY(read_transfer(file, "disk", profile.disk.emplace()));
   if (file.has("link")) TRY(read_transfer(file, "link", profile.link.emplace()));
+  if (file.has("assist")) TRY(read_assist(file, profile.assist.emplace()));
   if (file.has("fit")) TRY(read_fit(file, profile.fit.emplace()));
   TRY(file.done());
   return profile;
@@ -184,6 +194,7 @@ std::string profile_text(const Profile& profile) {
                   {"max_tokens", model.max_tokens},
                   {"kv_bytes_per_token", model.kv_bytes_per_token},
                   {"adapter_bytes_per_rank", model.adapter_bytes_per_rank}};
+  if (model.layers > 0) out["model"]["layers"] = model.layers;
   const ProfiledMemory& memory = profile.memory;
   out["memory"] = {{"kv_bytes", memory.kv_bytes},
                    {"adapter_bytes", memory.adapter_bytes},
@@ -195,6 +206,9 @@ std::string profile_text(const Profile& profile) {
     step[cost_term_name(static_cast<CostTerm>(term))] = profile.step.seconds[term];
   if (profile.disk) out["disk"] = transfer_json(*profile.disk);
   if (profile.link) out["link"] = transfer_json(*profile.link);
+  if (profile.assist)
+    out["assist"] = {{"message_seconds", profile.assist->message_seconds},
+                     {"row_seconds_per_rank", profile.assist->row_seconds_per_rank}};
   if (profile.fit) {
     const FitQuality& fit = *profile.fit;
     out["fit"] = {{"steps", fit.steps},

@@ -21,6 +21,8 @@ TEST(Profile, DevicesAreWrittenAndReadAgain) {
     ASSERT_TRUE(read.ok()) << read.error().message;
     EXPECT_EQ(*read, device);
   }
+  EXPECT_EQ(device_profile("a10-llama2-7b")->model.layers, 32);
+  EXPECT_TRUE(device_profile("a10-llama2-7b")->assist.has_value());
   EXPECT_FALSE(device_profile("a40").has_value());
   Profile bare = *device_profile("a40-llama2-7b");  // as measured without adapters, on cores
   bare.disk.reset();
@@ -49,6 +51,10 @@ TEST(Profile, WhatIsWrongIsSaidWithFileAndLine) {
       {with("\"any_adapter\": 0.0", "\"any_adapter\": \"x\""), "\"any_adapter\" must be a number of at least 0"},
       {with("\"at_once\": 2", "\"at_once\": 0"), "\"at_once\" must be a whole number between 1 and 1024"},
       {with("\"linear\"", "\"linear\": 3, \"linear2\""), "\"linear\" must be a list of at most"},
+      {with("\"adapter_bytes_per_rank\"", "\"layers\": -1, \"adapter_bytes_per_rank\""),
+       "\"layers\" must be a whole number between 0 and 1024"},
+      {with("\"link\"", "\"assist\": {\"message_seconds\": 0, \"row_seconds_per_rank\": 0}, \"link\""),
+       "\"row_seconds_per_rank\" must be a number of at least 1e-12"},
       {"{\"format\": \"loralei-profile\",\n \"version\": 1,\n", "p.json"},
       {"[]", "p.json"},
       {"", "p.json"}};

@@ -38,6 +38,7 @@ class SleepyClock final : public Clock {
 
 struct ReplicaOptions {
   EngineOptions engine;                    // as a server's; bytes that are 0 are the profile's
+  bool adapters_in_memory = false;         // of the host, before the first request: they take nothing from the disk
   CostExecutor::StepSeconds step_seconds;  // empty: what the profile predicts
   std::function<void(const StepRecord&)> on_step;
   std::function<double(const Submit&)> foresee_output;  // LoopParts
@@ -89,7 +90,8 @@ class Replica {
   std::vector<Message> messages_;
   EngineOutput output_;
   bool turn_planned_ = false;
-  bool joint_ = false;  // KV and adapters share the ledger's budget
+  bool cached_ = false;  // all adapters are there, and stay
+  bool joint_ = false;   // KV and adapters share the ledger's budget
   uint64_t turns_ = 0;
   int32_t max_model_len_ = 0, outstanding_ = 0;
   int64_t blocks_ = 0, host_bytes_ = 0;  // at the start
