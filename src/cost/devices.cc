@@ -22,10 +22,10 @@
 //    the A40's PCIe 4.0 x16. The A100 has the same, the H100's is twice as fast.
 //  - disk: not in any of these; 2 GB/s and a millisecond are a data centre's SSD.
 //  - the A10 is the A40's chip with fewer of its units (600 GB/s, 125 TFLOP/s): its table
-//    is that of the A40, 1.2 times as long. It stands for CaraServe's machine (2401.11240).
-//    Adapters come in 32 layers, and a core that helps computes 50 Gflop a second of the 65,536 of
-//    a row and rank in a layer; 50 microseconds pass rows on. The others have no such
-//    numbers: adapters come as a whole to a GPU today.
+//    is that of the A40, 1.2 times as long. It stands for CaraServe's machine
+//    (2401.11240). Adapters come in 32 layers, and a core that helps computes 50 Gflop a
+//    second of the 65,536 of a row and rank in a layer; 50 microseconds pass rows on. The
+//    others have no such numbers: adapters come to a GPU as a whole today.
 //  - memory: the card's, less 13.5 GB of weights and a tenth; a quarter for adapters.
 #include <span>
 

@@ -4,7 +4,8 @@
 // with.
 //
 //   {"format": "loralei-profile", "version": 1, "name": ..., "source": ...,
-//    "model":  {"name", "max_tokens", "kv_bytes_per_token", "adapter_bytes_per_rank", "layers"},
+//    "model":  {"name", "max_tokens", "kv_bytes_per_token", "adapter_bytes_per_rank",
+//               "layers"},                                  if adapters come in layers
 //    "memory": {"kv_bytes", "adapter_bytes", "host_adapter_bytes"},
 //    "step":   {"linear": [[rows, seconds], ...], "<term>": seconds, ...},
 //    "disk":   {"seconds", "bytes_per_second", "at_once"},   if adapters were measured

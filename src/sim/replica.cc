@@ -99,15 +99,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   limited.max_model_len = max_model_len_;
   limited.speculate = Speculation::kOff;
   const ModelLimits limits = step_limits(limited, config);
-  CostExecutor::StepSeconds seconds = step_seconds(profile, options);
-  auto tier = profile.link ? std::make_unique<LinkTier>(kernel_, link_of(profile, engine), adapter_bytes,
-                                                        profile.model.layers, faults)
-                           : nullptr;
-  executor_ = std::make_unique<CostExecutor>(kernel_, limits, std::move(seconds), std::move(next_token),
-                                             std::move(tier), helpers_of(profile, engine));
-  executor_->on_done([this](StepDone&& done) { deliver(std::move(done)); });
-  if (DeviceTier* const device = executor_->device_tier())
-    device->on_upload([this](UploadDone&& done) { deliver(std::move(done)); });
+  make_executor(profile, options, limits, adapter_bytes, faults, std::move(next_token));
   const TransferCost disk = disk_of(profile, options);
   loads_ = std::make_unique<SimulatedLoads>(kernel_, disk, adapters, faults,
                                             [this](LoadDone&& done) { deliver(std::move(done)); });
@@ -146,6 +138,19 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   parts.queued = &queued_;
   loop_ = std::make_unique<EngineLoop>(std::move(parts));
   return {};
+}
+
+void Replica::make_executor(const Profile& profile, const ReplicaOptions& options, const ModelLimits& limits,
+                            int64_t adapter_bytes, Faults& faults, CostExecutor::NextToken next_token) {
+  CostExecutor::StepSeconds seconds = step_seconds(profile, options);
+  auto tier = profile.link ? std::make_unique<LinkTier>(kernel_, link_of(profile, options.engine), adapter_bytes,
+                                                        profile.model.layers, faults)
+                           : nullptr;
+  executor_ = std::make_unique<CostExecutor>(kernel_, limits, std::move(seconds), std::move(next_token),
+                                             std::move(tier), helpers_of(profile, options.engine));
+  executor_->on_done([this](StepDone&& done) { deliver(std::move(done)); });
+  if (DeviceTier* const device = executor_->device_tier())
+    device->on_upload([this](UploadDone&& done) { deliver(std::move(done)); });
 }
 
 // Without a device of its own the memory is one, of adapters and KV.

@@ -71,6 +71,8 @@ class Replica {
   Replica(Kernel& kernel, Sink sink) : kernel_(kernel), sink_(std::move(sink)), clock_(kernel.clock()) {}
   Status start(const Profile& profile, SizedAdapters& adapters, Faults& faults, const ReplicaOptions& options,
                CostExecutor::NextToken next_token);
+  void make_executor(const Profile& profile, const ReplicaOptions& options, const ModelLimits& limits,
+                     int64_t adapter_bytes, Faults& faults, CostExecutor::NextToken next_token);
   Status make_ledger(const EngineOptions& engine, int64_t adapter_bytes, int64_t kv_bytes);
   int32_t blocks_most() const;
   Status apply_memory(int64_t parts, const RoomMaker& room);
