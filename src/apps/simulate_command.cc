@@ -127,6 +127,8 @@ void add_machine_options(CLI::App& command, SimulateFlags& flags) {
                   "as of serve: history, learned or max-tokens; or what no server can know: oracle (the true length), "
                   "or noisy:P (that of a part P of the requests, some other's of the rest)")
       ->capture_default_str();
+  command.add_flag("--adapters-in-memory", flags.options.replica.adapters_in_memory,
+                   "adapters are in host memory before the first request (default: a first use reads the disk)");
   command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "never reuse a prompt's beginning");
 }
 

@@ -20,6 +20,30 @@ Result<Profile> find_profile(const std::string& name) {
   return Error(text.error()).with_context("a profile is a file or one of " + known);
 }
 
+// Of requests whose adapter was not on the device, and of their layers.
+static void add_cold_start_rows(const std::string& prefix, const sim::SimulatedRun& run, BenchReport& report) {
+  ColdStarts all;
+  for (const EngineStats& replica : run.replicas) {
+    const ColdStarts& one = replica.cold_starts;
+    for (size_t way = 0; way < all.requests.size(); ++way) all.requests[way] += one.requests[way];
+    all.layers_waited += one.layers_waited;
+    all.given_up += one.given_up;
+    all.assisted_layers += one.assisted_layers;
+    all.hidden_s += one.hidden_s;
+  }
+  const auto row = [&](const char* name, const char* unit, double value) {
+    report.rows.push_back({.name = prefix + name, .unit = unit, .value = value, .min = value, .max = value});
+  };
+  const auto requests = [&](ColdStart way) { return static_cast<double>(all.requests[static_cast<size_t>(way)]); };
+  row("cold.began_layered", "requests", requests(ColdStart::kLayered));
+  row("cold.began_assisted", "requests", requests(ColdStart::kAssisted));
+  row("cold.waited_for_all", "requests", requests(ColdStart::kOndemand));
+  row("cold.hidden_s", "s", all.hidden_s);
+  row("cold.layers_waited", "layers", static_cast<double>(all.layers_waited));
+  row("cold.steps_given_up", "steps", static_cast<double>(all.given_up));
+  row("cold.assisted_layers", "layers", static_cast<double>(all.assisted_layers));
+}
+
 void add_simulation(const std::string& prefix, const Workload& workload, const sim::SimulatedRun& run,
                     std::optional<double> slo_first_s, BenchReport& report) {
   add_load_rows(prefix, summarise(workload, run.requests, run.gaps, slo_first_s), slo_first_s, report);
@@ -30,6 +54,7 @@ void add_simulation(const std::string& prefix, const Workload& workload, const s
   EngineStats counted;
   for (const EngineStats& replica : run.replicas) add_counts(replica, counted);
   add_count_rows(prefix, counted, static_cast<int64_t>(workload.size()), report);
+  add_cold_start_rows(prefix, run, report);
   add_load_plots("simulated", {workload, run.requests, &run.gaps, run.samples}, report.plots);
 }
 

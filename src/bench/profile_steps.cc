@@ -17,6 +17,7 @@
 #include "cost/profile.h"
 #include "cost/step_log.h"
 #include "engine/layer_assist.h"
+#include "model/layer_program.h"
 
 namespace loralei {
 namespace {
@@ -153,11 +154,21 @@ Status run_round(std::vector<Cell> cells, std::span<const AdapterSourceSpec> ada
   return {};
 }
 
-// What one core computes of adapters that are on their way to a device.
+// What one core computes of adapters that are on their way to a device: of all modules,
+// for simulations, by the rate at a usual rank.
 AssistCost measure_assist(const Rig& rig) {
-  const int32_t hidden = rig.host->file().config.hidden;
+  constexpr int32_t kUsualRank = 16;
+  const ModelConfig& config = rig.host->file().config;
+  const int32_t hidden = config.hidden;
   const AssistRates rates = AssistRates::measure(**select_op_table(rig.host->isa()), hidden);
-  AssistCost cost{.hidden = hidden};
+  AssistCost cost{.message_seconds = LayerAssist::kMessageS * static_cast<double>(kAssistGroups.size()),
+                  .hidden = hidden};
+  for (int index = 0; index < kLayerModules; ++index) {
+    const auto module = static_cast<Module>(index);
+    cost.row_seconds_per_rank +=
+        rates.row_s({.rank = kUsualRank, .in = module_in(config, module), .out = module_out(config, module)}) /
+        kUsualRank;
+  }
   for (const int32_t rank : AssistRates::kRanks) cost.points.push_back({rank, rates.rows_per_s(hidden, rank)});
   return cost;
 }

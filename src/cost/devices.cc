@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles that come with the program: Llama-2-7B in 16 bits on three GPUs.
+// Profiles that come with the program: Llama-2-7B in 16 bits on four GPUs.
 //
 // Where the numbers are from:
 //  - linear: medians measured by Vidur (microsoft/vidur, MIT, data/profiling/compute/GPU/
@@ -21,6 +21,11 @@
 //  - link: the same figure's loading takes 31 ms for the 268 MB of rank 128, 8.6 GB/s of
 //    the A40's PCIe 4.0 x16. The A100 has the same, the H100's is twice as fast.
 //  - disk: not in any of these; 2 GB/s and a millisecond are a data centre's SSD.
+//  - the A10 is the A40's chip with fewer of its units (600 GB/s, 125 TFLOP/s): its table
+//    is that of the A40, 1.2 times as long. It stands for CaraServe's machine
+//    (2401.11240). Adapters come in 32 layers, and a core that helps computes 50 Gflop a
+//    second of the 65,536 of a row and rank in a layer; 50 microseconds pass rows on. The
+//    others have no such numbers: adapters come to a GPU as a whole today.
 //  - memory: the card's, less 13.5 GB of weights and a tenth; a quarter for adapters.
 #include <span>
 
@@ -55,14 +60,19 @@ struct Gpu {
   const char* name;
   std::span<const LinearPoint> linear;
   double memory_bytes, read_bytes_per_s, flop_per_s, link_bytes_per_s;
+  double linear_scale = 1;
+  bool helped = false;
 };
 constexpr Gpu kGpus[] = {{"a40-llama2-7b", kA40Linear, 48e9, 0.8 * 696e9, 0.4 * 149.7e12, 8.6e9},
                          {"a100-llama2-7b", kA100Linear, 80e9, 0.8 * 2039e9, 0.4 * 312e12, 8.6e9},
-                         {"h100-llama2-7b", kH100Linear, 80e9, 0.8 * 3350e9, 0.4 * 989e12, 17.2e9}};
+                         {"h100-llama2-7b", kH100Linear, 80e9, 0.8 * 3350e9, 0.4 * 989e12, 17.2e9},
+                         {"a10-llama2-7b", kA40Linear, 24e9, 0.8 * 600e9, 0.4 * 125e12, 8.6e9, 1.2, true}};
 
 constexpr double kWeightBytes = 13.5e9;
 constexpr int64_t kKvBytesPerToken = 524288, kAdapterBytesPerRank = 2097152;
 constexpr double kFlopPerPosition = 524288, kFlopPerLogitsRow = 2.0 * 32000 * 4096;
+constexpr int32_t kLayers = 32;
+constexpr double kFlopPerRowRankLayer = 65536;
 constexpr double kA40LoraRowRankS = 76e-3 / (512 * 128);
 
 Profile profile_of(const Gpu& gpu) {
@@ -76,7 +86,8 @@ Profile profile_of(const Gpu& gpu) {
   const auto free_bytes = static_cast<int64_t>(0.9 * gpu.memory_bytes - kWeightBytes);
   profile.memory = {
       .kv_bytes = free_bytes / 4 * 3, .adapter_bytes = free_bytes / 4, .host_adapter_bytes = int64_t{64} << 30};
-  profile.step.linear.assign(gpu.linear.begin(), gpu.linear.end());
+  for (const LinearPoint& point : gpu.linear)
+    profile.step.linear.push_back({point.rows, point.seconds * gpu.linear_scale});
   const auto set = [&](CostTerm term, double seconds) { profile.step.seconds[static_cast<size_t>(term)] = seconds; };
   set(CostTerm::kPrefillAttended, kFlopPerPosition / gpu.flop_per_s);
   set(CostTerm::kDecodeAttended, static_cast<double>(kKvBytesPerToken) / gpu.read_bytes_per_s);
@@ -84,6 +95,10 @@ Profile profile_of(const Gpu& gpu) {
   set(CostTerm::kRankSum, static_cast<double>(kAdapterBytesPerRank) / gpu.read_bytes_per_s);
   set(CostTerm::kLoraRowRank, kA40LoraRowRankS * kGpus[0].flop_per_s / gpu.flop_per_s);
   profile.disk = TransferCost{.seconds = 1e-3, .bytes_per_second = 2e9, .at_once = 2};
+  if (gpu.helped) {
+    profile.model.layers = kLayers;
+    profile.assist = AssistCost{.message_seconds = 50e-6, .row_seconds_per_rank = kFlopPerRowRankLayer / 50e9};
+  }
   profile.link = {.seconds = 0, .bytes_per_second = gpu.link_bytes_per_s, .at_once = 1};
   return profile;
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kProfileBytesMax = kMiB;
 constexpr int64_t kVersion = 1;
-constexpr int32_t kRowsMost = 1 << 24, kTokensMost = 1 << 30, kAtOnceMost = 1024;
+constexpr int32_t kRowsMost = 1 << 24, kTokensMost = 1 << 30, kAtOnceMost = 1024, kLayersMost = 1024;
 constexpr size_t kPointsMost = 4096;
 
 // One object of the file: every key is asked for once, and done() names one that was not.
@@ -100,6 +100,7 @@ Status read_model(Section& file, ProfiledModel& model) {
   TRY(section.number("max_tokens", 0, kTokensMost, 0, model.max_tokens));
   TRY(section.number("kv_bytes_per_token", int64_t{1}, int64_t{kGiB}, int64_t{0}, model.kv_bytes_per_token));
   TRY(section.number("adapter_bytes_per_rank", int64_t{0}, int64_t{kGiB}, int64_t{0}, model.adapter_bytes_per_rank));
+  TRY(section.number("layers", 0, kLayersMost, 0, model.layers));
   return section.done();
 }
 
@@ -139,14 +140,11 @@ Status read_transfer(Section& file, const char* key, TransferCost& cost) {
   return section.done();
 }
 
-Status read_assist(Section& file, AssistCost& cost) {
-  TRY_ASSIGN(Section section, file.inner("assist"));
-  TRY(section.number("hidden", 1, kRowsMost, 0, cost.hidden));
+Status read_assist_points(Section& section, AssistCost& cost) {
   const char* const kKey = "rows_per_second";
   const std::string wanted = "a list of points, each [rank, rows], with ranks that rise and rows above 0";
   const Json* const points = section.find(kKey);
-  if (points == nullptr || !points->is_array() || points->empty() || points->size() > kPointsMost)
-    return section.wrong(kKey, wanted);
+  if (!points->is_array() || points->empty() || points->size() > kPointsMost) return section.wrong(kKey, wanted);
   int32_t rank_before = 0;
   for (const Json& point : *points) {
     if (!point.is_array() || point.size() != 2 || !point[0].is_number_unsigned() || !point[1].is_number())
@@ -159,6 +157,16 @@ Status read_assist(Section& file, AssistCost& cost) {
     if (cost.points.back().rank <= rank_before) return section.wrong(kKey, wanted);
     rank_before = cost.points.back().rank;
   }
+  return {};
+}
+
+Status read_assist(Section& file, AssistCost& cost) {
+  constexpr double kLeastSeconds = 1e-12;
+  TRY_ASSIGN(Section section, file.inner("assist"));
+  TRY(section.real("message_seconds", 0, cost.message_seconds));
+  TRY(section.real("row_seconds_per_rank", kLeastSeconds, cost.row_seconds_per_rank));
+  if (section.has("hidden")) TRY(section.number("hidden", 1, kRowsMost, 0, cost.hidden));
+  if (section.has("rows_per_second")) TRY(read_assist_points(section, cost));
   return section.done();
 }
 
@@ -208,6 +216,7 @@ std::string profile_text(const Profile& profile) {
                   {"max_tokens", model.max_tokens},
                   {"kv_bytes_per_token", model.kv_bytes_per_token},
                   {"adapter_bytes_per_rank", model.adapter_bytes_per_rank}};
+  if (model.layers > 0) out["model"]["layers"] = model.layers;
   const ProfiledMemory& memory = profile.memory;
   out["memory"] = {{"kv_bytes", memory.kv_bytes},
                    {"adapter_bytes", memory.adapter_bytes},
@@ -220,9 +229,12 @@ std::string profile_text(const Profile& profile) {
   if (profile.disk) out["disk"] = transfer_json(*profile.disk);
   if (profile.link) out["link"] = transfer_json(*profile.link);
   if (profile.assist) {
-    nlohmann::ordered_json points = nlohmann::ordered_json::array();
-    for (const AssistCost::Point& point : profile.assist->points) points.push_back({point.rank, point.rows_per_second});
-    out["assist"] = {{"hidden", profile.assist->hidden}, {"rows_per_second", std::move(points)}};
+    nlohmann::ordered_json& assist = out["assist"];
+    assist = {{"message_seconds", profile.assist->message_seconds},
+              {"row_seconds_per_rank", profile.assist->row_seconds_per_rank}};
+    if (profile.assist->hidden > 0) assist["hidden"] = profile.assist->hidden;
+    for (const AssistCost::Point& point : profile.assist->points)
+      assist["rows_per_second"].push_back({point.rank, point.rows_per_second});
   }
   if (profile.fit) {
     const FitQuality& fit = *profile.fit;

@@ -4,12 +4,14 @@
 // with.
 //
 //   {"format": "loralei-profile", "version": 1, "name": ..., "source": ...,
-//    "model":  {"name", "max_tokens", "kv_bytes_per_token", "adapter_bytes_per_rank"},
+//    "model":  {"name", "max_tokens", "kv_bytes_per_token", "adapter_bytes_per_rank",
+//               "layers"},                                  if adapters come in layers
 //    "memory": {"kv_bytes", "adapter_bytes", "host_adapter_bytes"},
 //    "step":   {"linear": [[rows, seconds], ...], "<term>": seconds, ...},
 //    "disk":   {"seconds", "bytes_per_second", "at_once"},   if adapters were measured
 //    "link":   {"seconds", "bytes_per_second", "at_once"},   only where there is a device
-//    "assist": {"hidden", "rows_per_second": [[rank, rows], ...]},           if measured
+//    "assist": {"message_seconds", "row_seconds_per_rank"     if cores may help a device
+//               "hidden", "rows_per_second": [[rank, rows], ...]},   and were measured
 //    "fit":    {"steps", "r2", "mean_error", "p90_error", "mean_bias"}}     if measured
 //
 // A plain value. Failure: parse_profile() answers a sentence with file and line; unknown
@@ -33,6 +35,7 @@ struct ProfiledModel {
   int32_t max_tokens = 0;  // prompt and output together; 0: not stated
   int64_t kv_bytes_per_token = 0;
   int64_t adapter_bytes_per_rank = 0;  // of an adapter's bytes in memory
+  int32_t layers = 0;                  // in which adapters come over the link; 0: as a whole
   friend bool operator==(const ProfiledModel&, const ProfiledModel&) = default;
 };
 
@@ -53,16 +56,19 @@ struct TransferCost {
   friend bool operator==(const TransferCost&, const TransferCost&) = default;
 };
 
-// Of one core of the host: rows of [hidden] a second through one module of as many
-// outputs, by the rank of its low-rank pair (CaraServe §4.2).
+// What one core takes for low-rank products of one layer: passing rows on, and computing
+// each. And as measured (CaraServe §4.2): rows of [hidden] a second through one module of
+// as many outputs, by the rank of its pair.
 struct AssistCost {
   struct Point {
     int32_t rank = 0;
     double rows_per_second = 0;
     friend bool operator==(const Point&, const Point&) = default;
   };
-  int32_t hidden = 0;
-  std::vector<Point> points;  // ascending
+  double message_seconds = 0;
+  double row_seconds_per_rank = 0;  // above 0
+  int32_t hidden = 0;               // 0: without points
+  std::vector<Point> points = {};   // ranks rise
   friend bool operator==(const AssistCost&, const AssistCost&) = default;
 };
 
@@ -73,7 +79,7 @@ struct Profile {
   StepModel step;
   std::optional<TransferCost> disk;  // an adapter into host memory; none: not known
   std::optional<TransferCost> link;  // and on to the device
-  std::optional<AssistCost> assist;
+  std::optional<AssistCost> assist;  // none: cores cannot help
   std::optional<FitQuality> fit;
   friend bool operator==(const Profile&, const Profile&) = default;
 };

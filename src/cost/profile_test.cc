@@ -21,12 +21,14 @@ TEST(Profile, DevicesAreWrittenAndReadAgain) {
     ASSERT_TRUE(read.ok()) << read.error().message;
     EXPECT_EQ(*read, device);
   }
+  EXPECT_EQ(device_profile("a10-llama2-7b")->model.layers, 32);
+  EXPECT_TRUE(device_profile("a10-llama2-7b")->assist.has_value());
   EXPECT_FALSE(device_profile("a40").has_value());
   Profile bare = *device_profile("a40-llama2-7b");  // as measured without adapters, on cores
   bare.disk.reset();
   bare.link.reset();
   bare.model.adapter_bytes_per_rank = 0;
-  bare.assist = AssistCost{.hidden = 2048, .points = {{8, 1e6}, {64, 1.5e5}}};
+  bare.assist = AssistCost{1e-4, 2e-8, 2048, {{8, 1e6}, {64, 1.5e5}}};
   const auto read = parse_profile(profile_text(bare), "it");
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(*read, bare);
@@ -35,8 +37,8 @@ TEST(Profile, DevicesAreWrittenAndReadAgain) {
 TEST(Profile, WhatHelpersDoIsInOrderAndAboveNothing) {
   Profile profile = *device_profile("a40-llama2-7b");
   for (const auto& points : std::vector<std::vector<AssistCost::Point>>{
-           {}, {{8, 0}}, {{8, -1}}, {{16, 5}, {8, 5}}, {{8, 5}, {8, 5}}, {{0, 5}}}) {
-    profile.assist = AssistCost{.hidden = 2048, .points = points};
+           {{8, 0}}, {{8, -1}}, {{16, 5}, {8, 5}}, {{8, 5}, {8, 5}}, {{0, 5}}}) {
+    profile.assist = AssistCost{1e-4, 2e-8, 2048, points};
     const auto read = parse_profile(profile_text(profile), "p.json");
     ASSERT_FALSE(read.ok());
     EXPECT_NE(read.error().message.find("\"rows_per_second\" must be a list of points"), std::string::npos)
@@ -62,6 +64,10 @@ TEST(Profile, WhatIsWrongIsSaidWithFileAndLine) {
       {with("\"any_adapter\": 0.0", "\"any_adapter\": \"x\""), "\"any_adapter\" must be a number of at least 0"},
       {with("\"at_once\": 2", "\"at_once\": 0"), "\"at_once\" must be a whole number between 1 and 1024"},
       {with("\"linear\"", "\"linear\": 3, \"linear2\""), "\"linear\" must be a list of at most"},
+      {with("\"adapter_bytes_per_rank\"", "\"layers\": -1, \"adapter_bytes_per_rank\""),
+       "\"layers\" must be a whole number between 0 and 1024"},
+      {with("\"link\"", "\"assist\": {\"message_seconds\": 0, \"row_seconds_per_rank\": 0}, \"link\""),
+       "\"row_seconds_per_rank\" must be a number of at least 1e-12"},
       {"{\"format\": \"loralei-profile\",\n \"version\": 1,\n", "p.json"},
       {"[]", "p.json"},
       {"", "p.json"}};

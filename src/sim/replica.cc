@@ -13,11 +13,13 @@ namespace loralei::sim {
 namespace {
 
 constexpr int64_t kMemoryParts = 1'000'000;
+constexpr int64_t kRoomForAll = int64_t{1} << 50;
 constexpr int64_t kBlocksMost = int64_t{1} << 22;  // each takes memory here, too
 
 // The model as the loop sees it: a vocabulary and an end.
-ModelConfig config_of(int32_t max_model_len) {
+ModelConfig config_of(const Profile& profile, int32_t max_model_len) {
   ModelConfig config = fake_config();
+  if (profile.model.layers > 0) config.layers = profile.model.layers;
   config.vocab = kSimulatedVocab;
   config.max_position = max_model_len;
   config.eos = {kSimulatedEnd};
@@ -43,6 +45,31 @@ CostExecutor::StepSeconds step_seconds(const Profile& profile, const ReplicaOpti
   return [&profile](uint64_t, const StepFeatures& features) { return profile.step.predict_s(features); };
 }
 
+// To compare with: all adapters are there from the start, whatever room that takes.
+bool is_cached(const EngineOptions& engine) { return engine.cold_start == ColdStart::kCached; }
+
+TransferCost at_once(TransferCost cost) {
+  cost.seconds = 0;
+  cost.bytes_per_second = 1e18;
+  return cost;
+}
+
+TransferCost link_of(const Profile& profile, const EngineOptions& engine) {
+  return is_cached(engine) ? at_once(*profile.link) : *profile.link;
+}
+
+TransferCost disk_of(const Profile& profile, const ReplicaOptions& options) {
+  const TransferCost disk = profile.disk.value_or(TransferCost{.bytes_per_second = 1});  // simulate() asks for it
+  return options.adapters_in_memory || is_cached(options.engine) ? at_once(disk) : disk;
+}
+
+// As many as are stated, where the profile says what they take and a way asks for them.
+SimulatedHelpers helpers_of(const Profile& profile, const EngineOptions& engine) {
+  const bool wanted = engine.cold_start == ColdStart::kAuto || engine.cold_start == ColdStart::kAssisted;
+  if (!wanted || !profile.assist || !profile.link || profile.model.layers == 0) return {};
+  return {std::clamp(engine.assist_helpers, 0, kMaxAssistHelpers), *profile.assist};
+}
+
 }  // namespace
 
 Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& faults, const ReplicaOptions& options,
@@ -60,23 +87,20 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   const int64_t longest = std::min<int64_t>(
       stated(engine.max_model_len, stated(profile.model.max_tokens, kMaxModelLen)), blocks * kKvBlockTokens);
   max_model_len_ = static_cast<int32_t>(std::min<int64_t>(longest, kMaxModelLen));
-  const int64_t adapter_bytes = stated(engine.adapter_bytes, profile.memory.adapter_bytes);
-  const int64_t host_bytes =
-      profile.link ? stated(engine.host_adapter_bytes, profile.memory.host_adapter_bytes) : adapter_bytes;
+  cached_ = is_cached(engine);
+  const bool all_fit = cached_ && profile.link;
+  const int64_t adapter_bytes = all_fit ? kRoomForAll : stated(engine.adapter_bytes, profile.memory.adapter_bytes);
+  const int64_t host_bytes = all_fit        ? kRoomForAll
+                             : profile.link ? stated(engine.host_adapter_bytes, profile.memory.host_adapter_bytes)
+                                            : adapter_bytes;
   TRY(make_ledger(engine, host_bytes, profile.link ? 0 : blocks * block_bytes_));
-  const ModelConfig config = config_of(max_model_len_);
+  const ModelConfig config = config_of(profile, max_model_len_);
   EngineOptions limited = engine;
   limited.max_model_len = max_model_len_;
   limited.speculate = Speculation::kOff;
   const ModelLimits limits = step_limits(limited, config);
-  CostExecutor::StepSeconds seconds = step_seconds(profile, options);
-  auto tier = profile.link ? std::make_unique<LinkTier>(kernel_, *profile.link, adapter_bytes, faults) : nullptr;
-  executor_ =
-      std::make_unique<CostExecutor>(kernel_, limits, std::move(seconds), std::move(next_token), std::move(tier));
-  executor_->on_done([this](StepDone&& done) { deliver(std::move(done)); });
-  if (DeviceTier* const device = executor_->device_tier())
-    device->on_upload([this](UploadDone&& done) { deliver(std::move(done)); });
-  const TransferCost disk = profile.disk.value_or(TransferCost{.bytes_per_second = 1});  // simulate() asks for it
+  make_executor(profile, options, limits, adapter_bytes, faults, std::move(next_token));
+  const TransferCost disk = disk_of(profile, options);
   loads_ = std::make_unique<SimulatedLoads>(kernel_, disk, adapters, faults,
                                             [this](LoadDone&& done) { deliver(std::move(done)); });
   blocks_ = blocks;
@@ -105,6 +129,7 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   parts.step_tokens = std::clamp(engine.step_tokens, parts.max_sequences, limits.rows_max);
   parts.step_time_ns = engine.step_time_ns;
   parts.adapter_keeping = engine.adapter_keeping;
+  parts.cold_start = engine.cold_start;
   parts.scheduling = engine.scheduling;
   parts.foresee_output = options.foresee_output;
   parts.kv_block_bytes = block_bytes_;
@@ -113,6 +138,19 @@ Status Replica::start(const Profile& profile, SizedAdapters& adapters, Faults& f
   parts.queued = &queued_;
   loop_ = std::make_unique<EngineLoop>(std::move(parts));
   return {};
+}
+
+void Replica::make_executor(const Profile& profile, const ReplicaOptions& options, const ModelLimits& limits,
+                            int64_t adapter_bytes, Faults& faults, CostExecutor::NextToken next_token) {
+  CostExecutor::StepSeconds seconds = step_seconds(profile, options);
+  auto tier = profile.link ? std::make_unique<LinkTier>(kernel_, link_of(profile, options.engine), adapter_bytes,
+                                                        profile.model.layers, faults)
+                           : nullptr;
+  executor_ = std::make_unique<CostExecutor>(kernel_, limits, std::move(seconds), std::move(next_token),
+                                             std::move(tier), helpers_of(profile, options.engine));
+  executor_->on_done([this](StepDone&& done) { deliver(std::move(done)); });
+  if (DeviceTier* const device = executor_->device_tier())
+    device->on_upload([this](UploadDone&& done) { deliver(std::move(done)); });
 }
 
 // Without a device of its own the memory is one, of adapters and KV.
@@ -198,8 +236,9 @@ void Replica::emit() {
 
 bool Replica::holds_something() const {
   const EngineStats now = stats();
-  return now.running + now.waiting + now.waiting_for_adapter + now.held > 0 || now.kv_blocks_used > 0 ||
-         now.idle_adapter_bytes != now.adapter_bytes || executor_->held_on_device() > 0;
+  if (now.running + now.waiting + now.waiting_for_adapter + now.held > 0 || now.kv_blocks_used > 0) return true;
+  if (cached_) return executor_->held_on_device() > executor_->copies_on_device();  // each once, pinned in memory
+  return now.idle_adapter_bytes != now.adapter_bytes || executor_->held_on_device() > 0;
 }
 
 void Replica::check() const {

@@ -38,6 +38,7 @@ class SleepyClock final : public Clock {
 
 struct ReplicaOptions {
   EngineOptions engine;                    // as a server's; bytes that are 0 are the profile's
+  bool adapters_in_memory = false;         // of the host, before the first request: they take nothing from the disk
   CostExecutor::StepSeconds step_seconds;  // empty: what the profile predicts
   std::function<void(const StepRecord&)> on_step;
   std::function<double(const Submit&)> foresee_output;  // LoopParts
@@ -70,6 +71,8 @@ class Replica {
   Replica(Kernel& kernel, Sink sink) : kernel_(kernel), sink_(std::move(sink)), clock_(kernel.clock()) {}
   Status start(const Profile& profile, SizedAdapters& adapters, Faults& faults, const ReplicaOptions& options,
                CostExecutor::NextToken next_token);
+  void make_executor(const Profile& profile, const ReplicaOptions& options, const ModelLimits& limits,
+                     int64_t adapter_bytes, Faults& faults, CostExecutor::NextToken next_token);
   Status make_ledger(const EngineOptions& engine, int64_t adapter_bytes, int64_t kv_bytes);
   int32_t blocks_most() const;
   Status apply_memory(int64_t parts, const RoomMaker& room);
@@ -89,7 +92,8 @@ class Replica {
   std::vector<Message> messages_;
   EngineOutput output_;
   bool turn_planned_ = false;
-  bool joint_ = false;  // KV and adapters share the ledger's budget
+  bool cached_ = false;  // all adapters are there, and stay
+  bool joint_ = false;   // KV and adapters share the ledger's budget
   uint64_t turns_ = 0;
   int32_t max_model_len_ = 0, outstanding_ = 0;
   int64_t blocks_ = 0, host_bytes_ = 0;  // at the start

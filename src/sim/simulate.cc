@@ -80,9 +80,10 @@ class Simulation {
     }
   }
   void register_adapters() {
+    const AdapterAction action = options_.replica.adapters_in_memory ? AdapterAction::kLoad : AdapterAction::kAdd;
     for (const auto& replica : replicas_) {
       for (const auto& [name, source] : sources_)
-        replica->deliver(AdapterCommand{++tickets_, AdapterAction::kAdd, {source, name, "/" + name}});
+        replica->deliver(AdapterCommand{++tickets_, action, {source, name, "/" + name}});
     }
   }
 

@@ -76,6 +76,76 @@ TEST(Simulate, AnAdapterIsLoadedFromTheDiskAndOverTheLink) {
   }
 }
 
+// Adapters of rank 16 come in 16 layers within 80 ms, the last 5 ms behind them, and a
+// prompt of 100 tokens computes for 110 ms.
+Profile layered_profile() {
+  Profile profile = some_profile(true);
+  profile.model.layers = 15;
+  profile.link = TransferCost{.bytes_per_second = 16e6 / 0.080};
+  profile.assist = AssistCost{.message_seconds = 1e-4, .row_seconds_per_rank = 1e-6};
+  return profile;
+}
+
+Result<SimulatedRun> run_cold(const Profile& profile, ColdStart way, int32_t helpers) {
+  Workload workload;
+  for (int i = 0; i < 20; ++i)
+    workload.push_back({.at_ns = (i + 1) * 10'000'000'000,
+                        .adapter = "a" + std::to_string(i),
+                        .rank = 16,
+                        .prompt_tokens = 100,
+                        .output_tokens = 2});
+  SimulationOptions options{.check = true};
+  options.replica.engine.step_time_ns = kStepTimeUnbounded;
+  options.replica.engine.cold_start = way;
+  options.replica.adapters_in_memory = true;
+  options.replica.engine.assist_helpers = helpers;
+  return simulate(workload, profile, options);
+}
+
+uint64_t began(const SimulatedRun& run, ColdStart way) {
+  return run.replicas[0].cold_starts.requests[static_cast<size_t>(way)];
+}
+
+// Of the last request, when steps and uploads are known: alone it takes 110 ms with its
+// adapter there, and 190 if it waits for all of it.
+int64_t last_first_ns(const SimulatedRun& run) { return run.requests.back().first_ns - 200'000'000'000; }
+
+TEST(Simulate, EachWayToStartTakesWhatItsLayersTake) {
+  const auto cached = run_cold(layered_profile(), ColdStart::kCached, 2);
+  const auto ondemand = run_cold(layered_profile(), ColdStart::kOndemand, 2);
+  const auto layered = run_cold(layered_profile(), ColdStart::kLayered, 2);
+  const auto assisted = run_cold(layered_profile(), ColdStart::kAssisted, 2);
+  for (const auto* run : {&cached, &ondemand, &layered, &assisted}) ASSERT_TRUE(run->ok()) << run->error().message;
+  EXPECT_NEAR(static_cast<double>(last_first_ns(*cached)), 110e6, 1e3);
+  for (const ColdStart way : {ColdStart::kLayered, ColdStart::kAssisted, ColdStart::kOndemand})
+    EXPECT_EQ(began(*cached, way), 0u);
+  EXPECT_EQ(cached->replicas[0].adapter_uploads, 20u) << "before anybody asked";
+  EXPECT_NEAR(static_cast<double>(last_first_ns(*ondemand)), 190e6, 1e4);
+  EXPECT_EQ(began(*ondemand, ColdStart::kOndemand), 20u);
+  // The first layer takes 5 ms to come, and every one after it comes before it is read.
+  EXPECT_NEAR(static_cast<double>(last_first_ns(*layered)), 115e6, 2e6);
+  EXPECT_GT(began(*layered, ColdStart::kLayered), 15u);
+  EXPECT_EQ(began(*layered, ColdStart::kAssisted), 0u);
+  EXPECT_EQ(layered->replicas[0].cold_starts.helpers, 0);
+  // Helpers take 0.9 ms for a layer that the device computes in 7.3.
+  EXPECT_NEAR(static_cast<double>(last_first_ns(*assisted)), 110e6, 1e3);
+  EXPECT_GT(began(*assisted, ColdStart::kAssisted), 15u);
+  EXPECT_GT(assisted->replicas[0].cold_starts.assisted_layers, 15u);
+  EXPECT_EQ(assisted->replicas[0].cold_starts.helpers, 2);
+}
+
+TEST(Simulate, ALinkThatIsTooSlowForLayersIsWaitedFor) {
+  Profile slow = layered_profile();
+  slow.link->bytes_per_second = 16e6 / 0.800;
+  const auto ondemand = run_cold(slow, ColdStart::kOndemand, 0);
+  const auto layered = run_cold(slow, ColdStart::kLayered, 0);
+  ASSERT_TRUE(ondemand.ok() && layered.ok());
+  EXPECT_NEAR(static_cast<double>(last_first_ns(*ondemand)), 910e6, 1e5);
+  // All but the end of it is waited for; its prompt is computed while the rest comes.
+  EXPECT_LT(last_first_ns(*layered), 850'000'000);
+  EXPECT_GE(last_first_ns(*layered), 800'000'000);
+}
+
 // Every policy of scheduling with every way to predict lengths.
 SchedulingOptions scheduling_of(uint64_t seed) {
   return {.policy = static_cast<SchedulePolicy>(seed % kSchedulePolicies),
@@ -256,7 +326,15 @@ TEST(Simulate, WhateverGoesWrongEveryRequestEnds) {
     options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(8));
     options.replica.engine.kv_cache_bytes = 1000 * 16 * static_cast<int64_t>(64 + random.below(200));
     options.replica.engine.adapter_bytes = 130'000'000 + static_cast<int64_t>(random.below(100'000'000));
-    const auto run = simulate(workload, some_profile(seed % 2 == 0), options);
+    Profile profile = some_profile(seed % 2 == 0);
+    if (seed % 4 == 2) {  // over a link that is slow enough for every way to differ
+      profile.model.layers = static_cast<int32_t>(1 + seed % 9);
+      profile.link->bytes_per_second = 5e8;
+      profile.assist = AssistCost{.message_seconds = 1e-4, .row_seconds_per_rank = seed % 8 == 2 ? 1e-6 : 1e-4};
+      options.replica.engine.cold_start = static_cast<ColdStart>(seed / 4 % kColdStartNames.size());
+      options.replica.engine.assist_helpers = static_cast<int32_t>(seed / 4 % 3);
+    }
+    const auto run = simulate(workload, profile, options);
     ASSERT_TRUE(run.ok()) << run.error().message;
     for (const ServedRequest& request : run->requests) (request.failed ? failed : served) += 1;
   }

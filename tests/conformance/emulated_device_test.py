@@ -44,6 +44,12 @@ class EmulatedDeviceTest(unittest.TestCase):
             self.assertNotEqual(run.returncode, 0)
             self.assertIn("--device emulated:GB_S[,US] says how fast", run.stdout + run.stderr)
 
+    def test_bench_coldstart_names_its_ways_by_a_flag_of_its_own(self):
+        for flags, sentence in [(["--cold-start", "auto"], "leave --cold-start out"), (["--device", "emulated:4"], "leave --device out")]:
+            run = subprocess.run([BINARY, "bench", "coldstart", *flags], capture_output=True, text=True)
+            self.assertEqual(run.returncode, 3)
+            self.assertIn(sentence, run.stdout + run.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
