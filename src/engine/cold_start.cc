@@ -20,7 +20,6 @@ namespace loralei {
 namespace {
 
 constexpr double kLooksShare = 0.25;   // of a predicted wait, until it is looked at again
-constexpr double kBetter = 0.95;       // than waiting, of what helpers promise
 constexpr int64_t kAloneFactor = 4;    // of a step's bound, for layers where nobody else runs
 constexpr int64_t kRetryNs = 100'000;  // predictions are looked at no more often
 
@@ -153,7 +152,9 @@ bool EngineLoop::begins_assisted(Request& request, double pass, double stall, in
   if (assist_rows_left_ == 0) return false;
   const Assisted helped = assisted(request, pass, rows);
   if (helped.rows == 0) return false;
-  if (parts_.cold_start == ColdStart::kAuto && helped.pass_s >= kBetter * (stall + pass)) return false;
+  // Who waits for layers begins behind the step that is planned now.
+  const double missed = running_.empty() ? 0 : static_cast<double>(pass_ns_) * 1e-9;
+  if (parts_.cold_start == ColdStart::kAuto && helped.pass_s >= stall + pass + missed) return false;
   request.assisted = true;
   request.alone = helped.holds_up;
   return true;
