@@ -74,7 +74,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // From any thread.
   void post_wake() {
     asio::post(socket_.get_executor(), [weak = weak_from_this()] {
-      if (auto self = weak.lock()) self->wake();
+      if (auto self = weak.lock()) self->look_up();
     });
   }
   // Its place has been taken.
@@ -117,6 +117,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void wake() {
     woken_ = true;
     wake_timer_.cancel();
+  }
+
+  // Something is new of the answer. One whose reader is too slow ends now, even while the
+  // system takes nothing of it.
+  void look_up() {
+    if (exchange_ && exchange_->overflowed()) return cut();
+    wake();
   }
 
   // The client is gone or is to be gone: whoever computes for it is told, every

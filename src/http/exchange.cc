@@ -278,6 +278,11 @@ void Exchange::drop() {
   share_.release();
 }
 
+bool Exchange::overflowed() const {
+  std::lock_guard lock(mutex_);
+  return overflow_;
+}
+
 bool Exchange::keep_alive() const {
   std::lock_guard lock(mutex_);
   return complete_ && keep_alive_ && !closed_;

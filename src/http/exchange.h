@@ -73,6 +73,7 @@ class Exchange {
   void wrote(size_t bytes);  // of what was taken, all
   bool pull();               // asks for the next piece, when all was written; false: none is to come by itself
   void drop();               // what is not written never will be
+  bool overflowed() const;   // Out::overflow, without taking anything
   bool keep_alive() const;   // after complete(): the connection may serve another request
   bool close();              // the client is gone; false when the answer was complete before
 

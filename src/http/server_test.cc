@@ -234,6 +234,23 @@ TEST_F(ServerTest, ASlowReaderFillsItsBufferAndIsCut) {
   ASSERT_TRUE(handler.closed.wait_for(1));
 }
 
+// The system's buffers are full, and the connection waits for them.
+TEST_F(ServerTest, ASlowReaderIsCutThoughTheConnectionWaitsForTheSystem) {
+  options.max_write_buffer_bytes = 64 * 1024;
+  options.write_timeout_ms = 600'000;
+  start();
+  HttpClient c = client();
+  ASSERT_TRUE(c.send_raw("POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n").ok());
+  auto writer = handler.writer(0);
+  ASSERT_TRUE(writer->start_stream(200, {}));
+  const std::string chunk(16 * 1024, 'x');
+  for (int64_t written = 0; writer->write(chunk); written += static_cast<int64_t>(chunk.size())) {
+    ASSERT_LT(written, int64_t{1} << 30);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // the connection keeps up as long as it can
+  }
+  ASSERT_TRUE(handler.closed.wait_for(1));
+}
+
 TEST_F(ServerTest, ADroppedStreamIsCutNotEnded) {
   start();
   HttpClient c = client();

@@ -310,7 +310,7 @@ void put_cold_starts(Page& page, const ColdStarts& cold) {
         "Time for which adapters were on their way while their requests were computed.", cold.hidden_s);
   count("loralei_assisted_layers_total", "Layers of steps that helpers computed.", cold.assisted_layers);
   put_histogram(page, "loralei_cold_handover_layer",
-                "The layer from which the device went on without helpers, of steps with some.", nullptr, cold.handovers,
+                "The layer from which steps went on without the helpers that they had.", nullptr, cold.handovers,
                 kHandoverLimits, static_cast<double>(cold.handover_layers));
   page.value(MetricType::Gauge, "loralei_assist_helpers", "Helper processes.", cold.helpers);
   count("loralei_assist_helper_restarts_total", "Helper processes that ended or were late, and were replaced.",
