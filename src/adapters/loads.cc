@@ -143,7 +143,7 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   LoadJob load{.id = next_job_, .path = entry.spec.path, .read = read};
   load.options.strict = options_.strict;
   load.options.int8 = options_.int8;
-  load.options.shared = options_.shared;
+  load.options.shared = options_.shared && versions_.all().size() < kSharedVersionsMost;
   load.options.bytes_max = grant.bytes();
   if (read) load.version = versions_.new_id();
   load.early = read && options_.early;

@@ -50,13 +50,17 @@
 
 namespace loralei {
 
+// Each keeps a descriptor open, of which there are few: what is loaded while as many
+// versions are in memory lies in memory of this process alone.
+inline constexpr size_t kSharedVersionsMost = 64;
+
 struct RegistryOptions {
   int32_t loads_max = 2;
   int32_t rank_max = 0;  // 0: the limit of limits.h; larger adapters are refused
   int32_t sources_max = 65536;
   bool strict = true;
   bool int8 = false;                              // AdapterLoadOptions::int8
-  bool shared = false;                            // AdapterLoadOptions::shared
+  bool shared = false;                            // AdapterLoadOptions::shared, of up to kSharedVersionsMost
   KeepOrder keep;                                 // who leaves first for another's room
   Shelf* beside = nullptr;                        // that loads may take of; outlives the registry
   bool foresees = false;                          // by AdapterForesight, and loads ahead

@@ -3,10 +3,11 @@
 //
 // Such a request has its leases like any other: what has no bytes yet has its place. It
 // begins when every layer will be there before the pass gets to it; or at once, where
-// helpers compute what is not, and that answers sooner. Where that is so even
-// if layers come a quarter later than predicted it shares steps with others; if not,
-// steps have rows of such requests alone, in turns with steps of the others. Its prompt
-// is computed so; what it says comes when all of its adapters are there.
+// helpers compute what is not, and that answers sooner. It shares steps with others where
+// layers would be in time even if they came a quarter later than predicted, and where
+// helpers keep up with the device. Else steps have rows of such requests alone, in turns
+// with steps of the others. Its prompt is computed so; further tokens when all of its
+// adapters are there.
 //
 // A layer that is late in spite of all ends the step, of which nothing counts: its
 // requests then wait until all is there, the others go on.
@@ -20,6 +21,7 @@ namespace loralei {
 namespace {
 
 constexpr double kLooksShare = 0.25;   // of a predicted wait, until it is looked at again
+constexpr int64_t kLooksPart = 16;     // of what it has waited, at least, whatever was predicted
 constexpr int64_t kAloneFactor = 4;    // of a step's bound, for layers where nobody else runs
 constexpr int64_t kRetryNs = 100'000;  // predictions are looked at no more often
 
@@ -126,16 +128,20 @@ bool EngineLoop::begins_early(Sequence& sequence) {
     request.assisted = false;
     request.alone = stall_of(request.hold.versions(), pass, kEarlySlowness) > 0;
   } else if (!begins_assisted(request, pass, stall, rows)) {
-    look_again_in(stall);
+    look_again_in(stall, request);
     return false;
   }
   return !request.alone || take_alone(sequence) == Leases::kTaken;
 }
 
-// Sooner than predicted: layers may come faster, and nobody tells of each.
-void EngineLoop::look_again_in(double seconds) {
-  const auto ns = std::max(kRetryNs, static_cast<int64_t>(std::min(seconds * kLooksShare, 3600.0) * 1e9));
-  looks_early_ns_ = std::min(looks_early_ns_, parts_.clock->now_ns() + ns);
+// Sooner than predicted: layers may come faster, and nobody tells of each. Later, the
+// longer nothing of what was predicted has come true.
+void EngineLoop::look_again_in(double seconds, Request& request) {
+  const int64_t now_ns = parts_.clock->now_ns();
+  if (request.looks_since_ns == 0) request.looks_since_ns = now_ns;
+  const auto predicted_ns = static_cast<int64_t>(std::min(seconds * kLooksShare, 3600.0) * 1e9);
+  const int64_t ns = std::max({kRetryNs, predicted_ns, (now_ns - request.looks_since_ns) / kLooksPart});
+  looks_early_ns_ = std::min(looks_early_ns_, now_ns + ns);
 }
 
 // Of one that may begin, in steps of such alone: now, or in the next turn of these.
@@ -207,7 +213,8 @@ void EngineLoop::settle_early() {
   for (Request* request : early_requests_) {
     const Result<bool> there = tier_ != nullptr ? have_arrived(*request) : have_been_read(*request);
     if (!there.ok()) {
-      if (there.error().code == ErrorCode::kUnavailable && health_.ok()) lose(there.error());
+      const bool lost = tier_ != nullptr && there.error().code == ErrorCode::kUnavailable;  // not a file that changed
+      if (lost && health_.ok()) lose(there.error());
       end_request(*request, EndReason::kError, there.error());
     } else if (*there) {
       const int64_t taken_ns = parts_.clock->now_ns() - request->early_ns - request->layers_waited_ns;

@@ -43,7 +43,7 @@ bool EngineLoop::begins_while_loading(Request& request) {
   for (const Adapter* adapter : adapters_) versions_.push_back(adapter->version);
   const double pass = pass_s(rows_of_step(*request.choices.front(), 0), 0);
   if (const double stall = stall_of(versions_, pass, 1.0); stall > 0) {
-    look_again_in(stall);
+    look_again_in(stall, request);
     return false;
   }
   request.alone = stall_of(versions_, pass, kEarlySlowness) > 0;

@@ -418,6 +418,14 @@ std::string EngineHost::banner() const {
 
 std::vector<std::string> EngineHost::notes() const {
   std::vector<std::string> notes = parts_->file.notes;
+  const EngineOptions& asked = parts_->options.engine;
+  if (asked.assist_helpers > 0 && parts_->helpers == 0) {
+    notes.push_back(
+        "--assist-helpers changes nothing here: helper processes compute beside --device emulated, with "
+        "--cold-start auto or assisted.");
+  }
+  if (asked.cold_start == ColdStart::kAssisted && parts_->helpers == 0)
+    notes.push_back("--cold-start assisted is layered here: there are no helper processes.");
   notes.insert(notes.end(), parts_->plan.notes.begin(), parts_->plan.notes.end());
   return notes;
 }

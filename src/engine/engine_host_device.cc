@@ -16,15 +16,15 @@ namespace loralei {
 
 namespace {
 
-// Helpers have the cores that those of the device, or of its host, leave: one each.
+// Helpers have the cores that the emulated device leaves, one each. A GPU has none yet.
 AssistSetup assist_of(const EngineHostOptions& options, const DeviceBudget& device, int threads) {
   AssistSetup assist = options.assist;
   const ColdStart way = options.engine.cold_start;
   const bool wanted = way == ColdStart::kAuto || way == ColdStart::kAssisted;
   const std::vector<int> cpus = allowed_cpus();
   const int left = std::max(0, usable_cpus() - threads);
-  const int32_t most = device.of_host ? left : 0;  // beside a GPU only where they are asked for
-  assist.helpers = !wanted ? 0 : options.engine.assist_helpers >= 0 ? options.engine.assist_helpers : most;
+  const int32_t stated = options.engine.assist_helpers;
+  assist.helpers = !wanted || !device.of_host ? 0 : stated >= 0 ? stated : left;
   assist.helpers = std::min(assist.helpers, kMaxAssistHelpers);
   for (size_t i = static_cast<size_t>(threads); i < cpus.size(); ++i) assist.cpus.push_back(cpus[i]);
   return assist;
@@ -86,6 +86,7 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
                                         fixed.kv_dtype, memory_request(engine.options, parts.file.config, 0), assist,
                                         *parts.device_ledger, *parts.ledger, &log}));
   engine.shared_adapters = assist.helpers > 0;
+  parts.helpers = assist.helpers;
   if (!budget.of_host) parts.weights->release_matrices();
   parts.device = std::move(backend.owns);
   parts.plan = std::move(backend.plan);

@@ -48,6 +48,7 @@ struct EngineHost::Parts {
   DeviceBudget device_budget;
   DeviceOverhead device_overhead;
   bool overhead_told = false;
+  int32_t helpers = 0;  // processes that compute beside a device
   std::shared_ptr<void> device;
   std::string computed_by;
   std::unique_ptr<Engine> engine;

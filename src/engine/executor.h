@@ -54,7 +54,7 @@ class Executor {
   virtual AssistState assist_state() const { return {}; }
   virtual void withdraw(AdapterVersionId version) = 0;
   // Rows of `vocab` logits fit the results of coming steps; those of the last one are
-  // gone. An error: there is no memory for that.
+  // gone, unless they had room for so many. An error: there is no memory for that.
   virtual Status reserve_vocab(int32_t vocab) = 0;
   // Ends as a StepDone.
   virtual void start(const StepBatch& batch) = 0;

@@ -6,13 +6,12 @@
 #include <utility>
 
 #include "base/units.h"
-#include "device/host/arena.h"
 #include "model/layer_program.h"
-#include "ops/lora_factors.h"
 
 namespace loralei {
 namespace {
 
+static_assert(kMaxAssistHelpers == kAssistHelpersMax);
 constexpr double kCorrectEveryS = 0.001;  // of helpers' work
 constexpr double kNewest = 0.2;           // that what was seen last counts for
 

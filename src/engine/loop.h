@@ -191,7 +191,7 @@ class EngineLoop {
   Status renew(Request& request);
   Leases hold_on_device(Sequence& sequence);
   Leases take_alone(Sequence& sequence);
-  void look_again_in(double seconds);
+  void look_again_in(double seconds, Request& request);
   Result<bool> hold_adapters(Request& request);
   Result<bool> have_arrived(const Request& request);
   void set_lacks(Request& request, bool lacks);

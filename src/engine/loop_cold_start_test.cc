@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "base/prng.h"
-#include "engine/loop_test_world.h"
+#include "engine/loop_traffic_test_util.h"
 
 namespace loralei {
 namespace {
@@ -229,31 +228,24 @@ TEST_F(ColdStartTest, ACancelledOneLeavesItsPlaceAndItsUpload) {
   world_->expect_nothing_held();
 }
 
-// A world of random traffic on a device with little memory, to which layers come at any
-// time, or late, or not at all.
-class ColdTraffic {
+// On a device with little memory, to which layers come at any time, or late, or not at
+// all.
+class ColdTraffic : public RandomTraffic {
  public:
-  explicit ColdTraffic(uint64_t seed)
-      : random_(seed),
-        world({.blocks = 10 + static_cast<int32_t>(random_.below(30)),
-               .max_sequences = 1 + static_cast<int32_t>(random_.below(6)),
-               .step_tokens = 8 + static_cast<int32_t>(random_.below(40)),
-               .max_model_len = 160,
-               .device_bytes = 3 * kBytes,
-               .device_layers = 1 + static_cast<int32_t>(random_.below(6)),
-               .cold_start = seed % 7 == 0 ? ColdStart::kOndemand : ColdStart::kLayered}) {
-    world.executor.clock = &world.clock;
-    world.executor.step_ns = kStepNs;
-    world.executor.tier->ns_per_byte = static_cast<int64_t>(1 + random_.below(2000));
-    world.executor.layers_come = [this](AdapterVersionId version) { return what_becomes_of(version); };
-    for (char name = 'a'; name < 'a' + 6; ++name) {
-      world.files.put(std::string("/") + name, ++content_, kBytes);
-      world.command(AdapterAction::kAdd, std::string(1, name), std::string("/") + name);
-    }
+  static ColdTraffic of(uint64_t seed) {
+    Prng random(seed);
+    const WorldOptions setup{.blocks = 10 + static_cast<int32_t>(random.below(30)),
+                             .max_sequences = 1 + static_cast<int32_t>(random.below(6)),
+                             .step_tokens = 8 + static_cast<int32_t>(random.below(40)),
+                             .max_model_len = 160,
+                             .device_bytes = 3 * kBytes,
+                             .device_layers = 1 + static_cast<int32_t>(random.below(6)),
+                             .cold_start = seed % 7 == 0 ? ColdStart::kOndemand : ColdStart::kLayered};
+    return ColdTraffic(random, setup);
   }
 
   void turn() {
-    switch (random_.below(20)) {
+    switch (below(20)) {
       case 0:
       case 1:
         submit();
@@ -263,14 +255,14 @@ class ColdTraffic {
         disturb();
         break;
       case 4:
-        if (random_.below(4) == 0) replace_one();
+        if (below(4) == 0) replace_one();
         break;
       case 5:
-        if (random_.below(3) == 0) world.resize(10 + static_cast<int32_t>(random_.below(31)));
+        if (below(3) == 0) world.resize(10 + static_cast<int32_t>(below(31)));
         break;
       case 6:
       case 7:
-        world.finish_upload(random_.below(6) != 0);
+        world.finish_upload(below(6) != 0);
         break;
       case 8:
       case 9:
@@ -278,75 +270,32 @@ class ColdTraffic {
         world.executor.tier->bring_layer();
         break;
       case 11:
-        world.clock.advance_ns(static_cast<int64_t>(random_.below(3 * kStepNs)));
+        world.clock.advance_ns(static_cast<int64_t>(below(3 * kStepNs)));
         break;
       default:
         break;
     }
-    if (!world.jobs.empty() && random_.below(3) == 0) world.finish_load(random_.below(world.jobs.size()));
+    if (!world.jobs.empty() && below(3) == 0) world.finish_load(below(world.jobs.size()));
     world.turn();
   }
-
   void finish() {
-    for (uint64_t id = 1; id <= world.last_id; ++id) world.hold(RequestId{id}, false);
     world.executor.layers_come = {};
-    world.run(20000);
-    int compared = 0;
-    for (const auto& [id, submit] : world.submits)
-      for (int32_t choice = 0; choice < submit.choices; ++choice) compared += expect_end(id, choice, submit) ? 1 : 0;
-    EXPECT_GT(compared, 10);
-    world.expect_nothing_held();
+    RandomTraffic::finish();
   }
-  uint64_t began(ColdStart way) const { return world.stats().cold_starts.requests[static_cast<size_t>(way)]; }
 
  private:
-  Prng random_;
-  uint64_t content_ = 1000;
-  std::map<RequestId, bool> disturbed_;
-
- public:
-  World world;
-
- private:
-  std::string name_of() { return std::string(1, static_cast<char>('a' + random_.below(6))); }
+  ColdTraffic(Prng random, const WorldOptions& setup) : RandomTraffic(random, setup, kBytes) {
+    world.executor.clock = &world.clock;
+    world.executor.step_ns = kStepNs;
+    world.executor.tier->ns_per_byte = static_cast<int64_t>(1 + below(2000));
+    world.executor.layers_come = [this](AdapterVersionId version) { return what_becomes_of(version); };
+  }
   Status what_becomes_of(AdapterVersionId version) {
-    const uint64_t kind = random_.below(8);
+    const uint64_t kind = below(8);
     if (kind == 0) return Error{ErrorCode::kUnavailable, "late"};
     if (kind != 1) return {};
     if (auto done = world.executor.tier->end_upload(false, version)) world.messages.emplace_back(std::move(*done));
     return internal_error("the copy was refused");
-  }
-  void submit() {
-    Submit submit = simple(1 + static_cast<int>(random_.below(80)), 1 + static_cast<int>(random_.below(20)),
-                           static_cast<int>(random_.below(3)));
-    submit.choices = 1 + static_cast<int32_t>(random_.below(3) * random_.below(2));
-    submit.prompt_logprobs = random_.below(8) == 0;
-    for (auto count = random_.below(3); count > 0; --count)
-      submit.adapters.push_back({source_of(name_of()), random_.below(2) ? 1.0f : 0.5f});
-    world.submit(submit);
-  }
-  void disturb() {
-    if (world.last_id == 0) return;
-    const RequestId id{1 + random_.below(world.last_id)};
-    if (random_.below(2) == 0) return world.hold(id, random_.below(3) == 0);
-    disturbed_[id] = true;
-    world.cancel(id);
-  }
-  void replace_one() {
-    const std::string name = name_of();
-    world.files.put("/" + name, ++content_, kBytes);
-    world.command(AdapterAction::kLoad, name, "/" + name, true);
-  }
-  // True: it ended well, with what it should say.
-  bool expect_end(RequestId id, int32_t choice, const Submit& submit) {
-    const World::Record& record = world.record(id, choice);
-    EXPECT_NE(record.end, EndReason::kNone) << "request " << id.value << " never ended";
-    if (record.end == EndReason::kStop || record.end == EndReason::kLength) {
-      world.expect_oracle(id, choice);
-      return true;
-    }
-    EXPECT_TRUE(record.end == EndReason::kError ? !submit.adapters.empty() : disturbed_.count(id) == 1);
-    return false;
   }
 };
 
@@ -356,7 +305,7 @@ TEST(ColdStarts, RandomTrafficKeepsEveryPromise) {
   uint64_t early = 0, given_up = 0, waited = 0;
   for (uint64_t seed = 1; seed <= 60 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    ColdTraffic traffic(seed);
+    ColdTraffic traffic = ColdTraffic::of(seed);
     for (int turn = 0; turn < 900 && !testing::Test::HasFailure(); ++turn) traffic.turn();
     traffic.finish();
     EXPECT_TRUE(traffic.world.setup_.cold_start == ColdStart::kLayered ||

@@ -73,6 +73,8 @@ const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams, LayerAss
   batch_.slots = static_cast<int32_t>(batch.adapters.size());
   batch_.versions = batch.adapters;
   batch_.overrides = overrides_;
+  // Helpers compute all layers of an adapter.
+  CHECK(assist == nullptr || std::ranges::all_of(batch.first_layers, [](int32_t layer) { return layer == 0; }));
   inputs_.begin(batch.arrivals_wait_ns, assist);
   for (size_t slot = 0; slot < batch.adapters.size(); ++slot) expect(static_cast<int32_t>(slot), batch.adapters[slot]);
   batch_.inputs = inputs_.empty() ? nullptr : &inputs_;

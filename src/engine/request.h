@@ -101,6 +101,7 @@ struct Request {
   bool provisional = false;
   bool was_cold = false, cold_counted = false;  // when its turn came
   int64_t early_ns = 0;                         // when it began so
+  int64_t looks_since_ns = 0;                   // first asked whether it may begin before its adapters are there
   int64_t layers_waited_ns = 0;                 // in its steps since
   int32_t running = 0;                          // of its choices: those that have pins and hold
   bool counted_in = false;                      // its size is counted among those that arrived

@@ -143,22 +143,32 @@ bool LoopWorld::bring_piece() {
   return false;
 }
 
-bool LoopWorld::end_load(bool well, std::optional<AdapterVersionId> version) {
+std::optional<LoopWorld::BegunLoad> LoopWorld::take_begun(std::optional<AdapterVersionId> version) {
   const auto is_it = [&](const BegunLoad& load) { return !version || load.adapter->version == *version; };
   const auto found = std::find_if(begun.begin(), begun.end(), is_it);
-  if (found == begun.end()) return false;
+  if (found == begun.end()) return std::nullopt;
   BegunLoad load = std::move(*found);
   begun.erase(found);
-  if (well) {
-    uint64_t content = 0;  // as FakeFiles names it
-    std::memcpy(&content, load.adapter->pairs[0].a, sizeof content);
-    for (size_t i = 0; i < 6; ++i) load.adapter->digest[i] = static_cast<uint8_t>(content >> (8 * (5 - i)));
-    while (!load.arrivals->whole()) load.arrivals->advance();
-  } else {
-    load.done.load = Error{ErrorCode::kIo, "the fake disk was told to fail"};
-    load.arrivals->fail(load.done.load.error());
-  }
-  messages.emplace_back(std::move(load.done));
+  return load;
+}
+
+bool LoopWorld::end_load(std::optional<AdapterVersionId> version) {
+  std::optional<BegunLoad> load = take_begun(version);
+  if (!load) return false;
+  uint64_t content = 0;  // as FakeFiles names it
+  std::memcpy(&content, load->adapter->pairs[0].a, sizeof content);
+  for (size_t i = 0; i < 6; ++i) load->adapter->digest[i] = static_cast<uint8_t>(content >> (8 * (5 - i)));
+  while (!load->arrivals->whole()) load->arrivals->advance();
+  messages.emplace_back(std::move(load->done));
+  return true;
+}
+
+bool LoopWorld::fail_load(const Error& error, std::optional<AdapterVersionId> version) {
+  std::optional<BegunLoad> load = take_begun(version);
+  if (!load) return false;
+  load->done.load = error;
+  load->arrivals->fail(error);
+  messages.emplace_back(std::move(load->done));
   return true;
 }
 

@@ -89,9 +89,10 @@ class LoopWorld {
   // One that may be handed out early is: its memory is there, and nothing of what it is.
   bool begin_load(size_t index = 0);
   // One that was handed out early has a piece more (the last one comes with its end), or
-  // its load ends; false: there is none, or none of this version.
+  // its load ends, well or not; false: there is none, or none of this version.
   bool bring_piece();
-  bool end_load(bool well = true, std::optional<AdapterVersionId> version = {});
+  bool end_load(std::optional<AdapterVersionId> version = {});
+  bool fail_load(const Error& error, std::optional<AdapterVersionId> version = {});
   // The oldest upload to the device ends; false: none is under way.
   bool finish_upload(bool well = true) {
     std::optional<UploadDone> done;
@@ -177,6 +178,9 @@ class LoopWorld {
   uint64_t last_id = 0, tickets = 0;
   mutable AdapterBoard board;  // of the news so far
   std::unique_ptr<EngineLoop> loop;
+
+ private:
+  std::optional<BegunLoad> take_begun(std::optional<AdapterVersionId> version);
 };
 
 std::vector<TokenId> prompt_of(int count, int salt = 0);
