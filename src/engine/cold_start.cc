@@ -241,10 +241,13 @@ bool EngineLoop::waits_for_layers(const Sequence& sequence) const {
   return waits_for_arrival(sequence) || alone_turn_ != (request.early && request.alone);
 }
 
+// Nobody who runs can go on before something arrives: for whom a step had no rows those
+// have the blocks that wait for their adapters.
 bool EngineLoop::all_wait_for_arrivals() const {
   if (running_.empty()) return true;
-  return early_ > 0 && std::all_of(running_.begin(), running_.end(),
-                                   [](const Sequence* sequence) { return waits_for_arrival(*sequence); });
+  return early_ > 0 && std::all_of(running_.begin(), running_.end(), [this](const Sequence* sequence) {
+           return waits_for_arrival(*sequence) || (stalled_ && !waits_for_mask(*sequence));
+         });
 }
 
 // Somebody could compute in a step of those that are alone.

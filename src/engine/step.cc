@@ -284,6 +284,7 @@ bool EngineLoop::plan_step() {
                   .blocks_for_new = kv_room_.blocks_for_new(),
                   .rows = rows_now_,
                   .row_shares = scheduling_.row_shares()});
+  const uint64_t generation = registry_.generation();
   alone_turn_ ? offer_alone() : offer_waiting();
   prefetch();
   planner_.finish(planned_);
@@ -295,6 +296,9 @@ bool EngineLoop::plan_step() {
   }
   stalled_ = group_sequences_.empty() && ended_.empty();
   if (stalled_ && refused_ && kv.pages() > 0) stalled_ = false;  // what is encoded gives way to it in the next turn
+  // Pins that were taken and given back are nothing new for those that wait for loads.
+  const bool as_before = planned_.admitted.empty() && planned_.preempted.empty();
+  if (stalled_ && as_before && generation == round_generation_) round_generation_ = registry_.generation();
   notice_stuck(stalled_ && running_.empty() && refused_);
   return !group_sequences_.empty();
 }
