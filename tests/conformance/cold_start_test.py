@@ -78,6 +78,14 @@ class ColdStartTest(unittest.TestCase):
         server.process.wait()
         self.expect_gone(helpers)
 
+    def test_what_changes_nothing_says_so(self):
+        server = LiveServer("--cold-start", "assisted", "--assist-helpers", "2")
+        self.assertEqual(children(server.process.pid), [])
+        self.assertEqual(server.stop(), 0)
+        told = "\n".join(server.lines)
+        self.assertIn("--assist-helpers changes nothing here", told)
+        self.assertIn("--cold-start assisted is layered here", told)
+
     def test_every_way_answers_and_none_needs_helpers(self):
         answers = set()
         for way in ["auto", "layered", "ondemand", "cached"]:
