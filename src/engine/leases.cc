@@ -271,6 +271,9 @@ Result<bool> EngineLoop::hold_adapters(Request& request) {
     const bool applied = std::any_of(request.segments.begin(), request.segments.end(), names);
     if (applied && std::find(wanted.begin(), wanted.end(), &*pin) == wanted.end()) wanted.push_back(&*pin);
   }
+  const bool there = std::all_of(wanted.begin(), wanted.end(),
+                                 [this](const Adapter* adapter) { return tier_->has(adapter->version); });
+  request.held_as_is = there ? plans_ : 0;
   const Result<bool> held = request.hold.take(*tier_, wanted);
   note_who_left();
   return held;
@@ -301,7 +304,8 @@ void EngineLoop::drop_leases(Request& request) {
   CHECK(request.running == 0);
   end_early(request);
   request.arriving = request.alone = request.late = request.assisted = false;
-  if (request.hold) arriving_changed_ = prefetch_due_ = true;  // there is more room on the device
+  // There is more room on the device, but for what was only looked at in this turn.
+  if (request.hold && request.held_as_is != plans_) arriving_changed_ = prefetch_due_ = true;
   request.hold.release();
   request.pins.clear();
 }

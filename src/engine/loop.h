@@ -399,6 +399,7 @@ class EngineLoop {
   int64_t fetched_ns_ = 0;          // when one ended last, or began with no other under way
   bool disk_waited_for_ = false;    // by somebody, perhaps
   bool keeps_later_ = false;        // the disk took no more when something was to be kept
+  uint64_t plans_ = 0;              // plan_step() was called
   bool stalled_ = false;            // those that wait for a step all wait for an event
   bool stuck_ = false;              // but for one, for which there is none: a defect
   bool in_flight_ = false;          // a step

@@ -18,9 +18,9 @@ constexpr int64_t kStepNs = 1'000'000;  // that steps take here
 class ColdStartTest : public testing::Test {
  protected:
   // A world in which it is known how long steps and uploads take.
-  void open(ColdStart way, int64_t upload_ns, int32_t max_sequences = 8) {
+  void open(ColdStart way, int64_t upload_ns, int32_t blocks = WorldOptions().blocks) {
     world_ = std::make_unique<World>(
-        WorldOptions{.max_sequences = max_sequences,
+        WorldOptions{.blocks = blocks,
                      .device_bytes = 10 * kBytes,
                      .device_layers = kLayers,
                      .cold_start = way,
@@ -110,6 +110,25 @@ TEST_F(ColdStartTest, ItWaitsAsLongAsLayersWouldComeTooLate) {
   world_->expect_oracle(id);
   EXPECT_EQ(began(ColdStart::kOndemand), 1u);
   EXPECT_EQ(world_->executor.early_steps, 0);
+}
+
+// Who has no room is asked in every turn, and what it holds then is nothing new.
+TEST_F(ColdStartTest, AnEngineInWhichAllWaitSleepsThoughOthersWaitForRoom) {
+  open(ColdStart::kLayered, kStepNs / 2, 6);
+  const RequestId cold = world_->submit(request('a'));
+  turns(1);
+  ASSERT_TRUE(world_->executor.tier->bring_layer());
+  wake();
+  turns(1);
+  ASSERT_EQ(tokens_of(cold), 1u);
+  const RequestId warm = world_->submit(request('h', 4, 84));
+  turns(4);
+  EXPECT_EQ(tokens_of(warm), 0u) << "there are not blocks enough";
+  EXPECT_TRUE(world_->loop->idle());
+  EXPECT_TRUE(world_->finish_upload());
+  world_->run();
+  for (const RequestId each : {cold, warm}) world_->expect_oracle(each);
+  world_->expect_nothing_held();
 }
 
 TEST_F(ColdStartTest, OnDemandNobodyBeginsEarly) {

@@ -99,6 +99,7 @@ struct Request {
   // An adapter of it is still being read, so that nobody knows its digest: `key` stands
   // for that until then, nothing is found by it, and nothing published.
   bool provisional = false;
+  uint64_t held_as_is = 0;  // EngineLoop::plans_ when `hold` was taken of what was on the device; 0: it is in use
   bool was_cold = false, cold_counted = false;  // when its turn came
   int64_t early_ns = 0;                         // when it began so
   int64_t looks_since_ns = 0;                   // first asked whether it may begin before its adapters are there

@@ -218,6 +218,7 @@ std::optional<Fit> EngineLoop::offer(Sequence& sequence, int64_t now_ns) {
     sequence.passes_until_ns = admission_.passed() ? now_ns + sequence.standing.run_ns : 0;
     leave_waiting(sequence);
     ++request.running;
+    request.held_as_is = 0;
     if (request.arriving || (request.provisional && !request.early)) begin_early(request);
     charge_prompt(request);
     count_waiting(request, false);
@@ -268,6 +269,7 @@ bool EngineLoop::plan() {
 bool EngineLoop::plan_step() {
   KvCache& kv = *parts_.kv;
   const bool drafts = speculates();
+  ++plans_;
   running_states_.clear();
   assist_rows_left_ = tier_ == nullptr ? 0 : parts_.executor->assist_state().rows;
   for (Sequence* sequence : running_) {
