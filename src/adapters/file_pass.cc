@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "adapters/placing.h"
 #include "base/check.h"
 #include "base/units.h"
 #include "ops/lora_factors.h"
@@ -20,43 +21,6 @@ namespace {
 constexpr int64_t kChunkBytes = kMiB;
 constexpr int64_t kNearBytes = 4 * kKiB;    // what lies between two tensors is then fetched with them
 constexpr int64_t kAheadBytes = 16 * kMiB;  // of one run; behind that the system sees by itself how it is read
-
-// Index of the first number that is NaN or infinite, or -1. Plain formats only.
-int64_t first_not_finite(DType dtype, const std::byte* bytes, int64_t count) {
-  const uint16_t mask = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
-  for (int64_t i = 0; i < count; ++i) {
-    if (dtype == DType::kF32) {
-      uint32_t bits;
-      std::memcpy(&bits, bytes + 4 * i, 4);
-      if ((bits & 0x7f800000u) == 0x7f800000u) return i;
-    } else {
-      uint16_t bits;
-      std::memcpy(&bits, bytes + 2 * i, 2);
-      if ((bits & mask) == mask) return i;
-    }
-  }
-  return -1;
-}
-
-// Rows [row, row + count) of a tensor, in the placement's format, to their places.
-template <typename Element>
-void place_rows(const Placement& placement, int64_t row, int64_t count, const std::byte* source, std::byte* place) {
-  const int64_t begin = std::max(row, placement.row_begin);
-  const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
-  Element* out = reinterpret_cast<Element*>(place);
-  for (int64_t r = begin; r < end; ++r) {
-    const std::byte* from = source + (r - row) * placement.cols * static_cast<int64_t>(sizeof(Element));
-    int64_t to = r - placement.row_begin;
-    if (!placement.row_order.empty()) to = placement.row_order[static_cast<size_t>(to)];
-    if (!placement.transpose) {
-      std::memcpy(out + to * placement.cols, from, static_cast<size_t>(placement.cols) * sizeof(Element));
-      continue;
-    }
-    for (int64_t c = 0; c < placement.cols; ++c)
-      std::memcpy(out + c * placement.row_count + to, from + c * static_cast<int64_t>(sizeof(Element)),
-                  sizeof(Element));
-  }
-}
 
 void hash_length(Sha256& sha, int64_t length) {
   std::array<std::byte, 8> bytes;
@@ -220,10 +184,8 @@ Status FilePass::place(Group group, int64_t row, int64_t count) {
     std::byte* const place = storage_ + placement->offset;
     if (placement->scale_offset >= 0)
       quantise_rows(*placement, row, count, reinterpret_cast<const float*>(source));
-    else if (format == DType::kF32)
-      place_rows<uint32_t>(*placement, row, count, source, place);
     else
-      place_rows<uint16_t>(*placement, row, count, source, place);
+      place_rows(*placement, format, row, count, source, place);
   }
   return {};
 }

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/prng.h"
@@ -43,6 +45,31 @@ TEST(Sha256, PiecesDoNotMatter) {
     const std::string whole = hash(text, 1000);
     EXPECT_EQ(hash(text, 1), whole) << size;
     EXPECT_EQ(hash(text, 1 + random.below(70)), whole) << size;
+  }
+}
+
+// Any number of streams in pieces of any lengths, on both paths and on a mix of them,
+// against each stream by itself.
+TEST(Sha256, SeveralStreamsAtOnceAreEachItsOwn) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    const size_t count = random.below(6);
+    std::vector<std::string> texts(count);
+    std::vector<Sha256> streams;
+    for (size_t i = 0; i < count; ++i) streams.emplace_back(seed % 3 == 0 || (seed % 3 == 1 && i % 2 == 0));
+    for (int round = 0; round < 4; ++round) {
+      std::vector<std::string> added(count);
+      std::vector<HashPiece> pieces;
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t left = random.below(random.below(3) == 0 ? 1000 : 130); left > 0; --left)
+          added[i] += static_cast<char>(random());
+        texts[i] += added[i];
+        pieces.push_back({&streams[i], std::as_bytes(std::span<const char>(added[i]))});
+      }
+      update_all(pieces);
+    }
+    for (size_t i = 0; i < count; ++i) EXPECT_EQ(digest_hex(streams[i].finish()), hash(texts[i], 1000)) << i;
   }
 }
 
