@@ -35,7 +35,7 @@ namespace loralei {
 // Adapter::digest is the SHA-256 over the config's text and the weights file in parts:
 //
 //   length of adapter_config.json (0 for GGUF), its bytes,
-//   then for each part of the weights file, in the file's order: length, SHA-256 of it
+//   then for each part of the weights file, in the file's order: length, PageHash of it
 //
 // with lengths as 8 bytes, the lowest first. The file is cut at the beginning and the end
 // of every tensor of its header that has any bytes: what stands before the first one is a

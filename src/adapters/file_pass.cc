@@ -11,6 +11,7 @@
 
 #include "adapters/placing.h"
 #include "base/check.h"
+#include "base/sha256.h"
 #include "base/units.h"
 #include "ops/lora_factors.h"
 #include "tensor/codec.h"
@@ -122,13 +123,13 @@ Status FilePass::read_layer(int32_t layer) {
 Status FilePass::read_rest() {
   for (size_t part = 0; part < digests_.size(); ++part) {
     if (hashed_[part]) continue;
-    Sha256 sha;
+    PageHash hash;
     for (int64_t at = cuts_[part]; at < cuts_[part + 1]; at += std::ssize(buffer_)) {
       buffer_.resize(static_cast<size_t>(std::min(kWindowBytes, cuts_[part + 1] - at)));
       TRY(file_.read_exact(at, buffer_));
-      sha.update(buffer_);
+      hash.update(buffer_);
     }
-    digests_[part] = sha.finish();
+    digests_[part] = hash.finish();
     hashed_[part] = true;
   }
   return {};
@@ -173,7 +174,7 @@ Status FilePass::read_tensor(Group group) {
                        .bytes = dest,
                        .placed = direct,
                        .last = row + count == rows,
-                       .sha = row == 0 ? Sha256() : open_});
+                       .hash = row == 0 ? PageHash() : open_});
     window_bytes_ += bytes;
     if (!direct) buffer_used_ += bytes;
   }
@@ -182,16 +183,16 @@ Status FilePass::read_tensor(Group group) {
 
 // What has been read is hashed, looked at and put where it belongs.
 Status FilePass::finish_window() {
-  hashes_.clear();
-  for (Piece& piece : window_) hashes_.push_back({&piece.sha, piece.bytes});
-  update_all(hashes_);
+  hashed_pieces_.clear();
+  for (Piece& piece : window_) hashed_pieces_.push_back({&piece.hash, piece.bytes});
+  PageHash::update_all(hashed_pieces_);
   for (Piece& piece : window_) {
     TRY(place(piece));
     if (!piece.last) {
-      open_ = piece.sha;
+      open_ = piece.hash;
       continue;
     }
-    digests_[piece.part] = piece.sha.finish();
+    digests_[piece.part] = piece.hash.finish();
     hashed_[piece.part] = true;
   }
   window_.clear();

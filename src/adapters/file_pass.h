@@ -6,8 +6,8 @@
 // Thread: one. Ownership: borrows all it is given, which must outlive it. Invariants:
 // every byte is read once; tensors of a layer by their offset in the file, the layers one
 // after the other from 0 on, the rest of the file behind them; beside the storage nothing
-// is held but a window of the file, whose tensors are hashed two at a time. What stays as
-// it is read is read into its place, and is looked at there before its layer counts. The digest does not depend on that order, and is that
+// is held but a window of the file, whose pages are hashed together. What stays as it is
+// read is read into its place, and is looked at there before its layer counts. The digest does not depend on that order, and is that
 // of adapter.h. Failure: sentences with the file, and the tensor where one is wrong.
 #pragma once
 
@@ -19,8 +19,8 @@
 
 #include "adapters/load_plan.h"
 #include "base/digest.h"
+#include "base/page_hash.h"
 #include "base/result.h"
-#include "base/sha256.h"
 #include "sys/file.h"
 
 namespace loralei {
@@ -60,7 +60,7 @@ class FilePass {
     std::span<const std::byte> bytes;  // in buffer_, or in the storage
     bool placed = false;               // in the storage, where they stay
     bool last = false;                 // of its part
-    Sha256 sha;                        // of the part up to here
+    PageHash hash;                     // of the part up to here
   };
 
   Group group_at(size_t first) const;
@@ -82,9 +82,9 @@ class FilePass {
   std::vector<int64_t> layer_bytes_;
   std::vector<std::byte> buffer_;  // of a window
   std::vector<Piece> window_;      // in the order of the file; each is another tensor's
-  std::vector<HashPiece> hashes_;  // of them
+  std::vector<PageHash::Piece> hashed_pieces_;
   int64_t window_bytes_ = 0, buffer_used_ = 0;
-  Sha256 open_;  // of the part that goes on in the next window
+  PageHash open_;  // of the part that goes on in the next window
   std::vector<float> decoded_;
   std::vector<float> staged_;  // rows of B whose run is not complete, transposed
 };

@@ -6,7 +6,6 @@
 // Medians of the rounds, in which the parts take turns. Each part goes over all numbers
 // as the load does, but by itself, so that their sum is no load.
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -22,9 +21,9 @@
 #include "adapters/placing.h"
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/page_hash.h"
 #include "base/prng.h"
 #include "base/result.h"
-#include "base/sha256.h"
 #include "device/host/arena.h"
 #include "formats/json_util.h"
 #include "formats/safetensors.h"
@@ -159,17 +158,11 @@ class LoadBench {
     }
     sink_ += static_cast<int>(chunk[0]);
   }
-  // Two tensors at a time, as it comes in the windows of a load.
   void hash() {
-    for (size_t i = 0; i < header_.tensors.size(); i += 4) {
-      std::array<Sha256, 4> shas;
-      std::vector<HashPiece> pieces;
-      for (size_t k = i; k < std::min(i + 4, header_.tensors.size()); ++k) {
-        const TensorInfo& tensor = header_.tensors[k];
-        pieces.push_back({&shas[k - i], {bytes_of(tensor), static_cast<size_t>(tensor.bytes)}});
-      }
-      update_all(pieces);
-      sink_ += shas[0].finish()[0];
+    for (const TensorInfo& tensor : header_.tensors) {
+      PageHash hash;
+      hash.update({bytes_of(tensor), static_cast<size_t>(tensor.bytes)});
+      sink_ += hash.finish()[0];
     }
   }
   void look() {

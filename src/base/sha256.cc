@@ -14,16 +14,6 @@ namespace loralei {
 
 namespace {
 
-constexpr std::array<uint32_t, 64> kRound = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
 void plain_blocks(std::array<uint32_t, 8>& state, const uint8_t* bytes, size_t count) {
   for (; count > 0; --count, bytes += 64) {
     std::array<uint32_t, 64> w;
@@ -39,7 +29,7 @@ void plain_blocks(std::array<uint32_t, 8>& state, const uint8_t* bytes, size_t c
     auto [a, b, c, d, e, f, g, h] = state;
     for (size_t i = 0; i < 64; ++i) {
       const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-      const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kRound[i] + w[i];
+      const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kSha256Rounds[i] + w[i];
       const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
       const uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
       h = g;
@@ -112,7 +102,7 @@ struct ShaLane {
       now = _mm_sha256msg2_epu32(shifted, last);
     }
     const __m128i sums =
-        _mm_add_epi32(now, _mm_loadu_si128(reinterpret_cast<const __m128i*>(kRound.data() + 4 * kFour)));
+        _mm_add_epi32(now, _mm_loadu_si128(reinterpret_cast<const __m128i*>(kSha256Rounds.data() + 4 * kFour)));
     cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sums);
     abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sums, 0x0e));
   }
@@ -213,25 +203,6 @@ Digest Sha256::finish() {
   std::array<uint8_t, 32> digest;
   for (size_t i = 0; i < 32; ++i) digest[i] = static_cast<uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
   return digest;
-}
-
-// The longest first, so that little is left for one lane alone.
-void update_all(std::span<HashPiece> pieces) {
-  std::sort(pieces.begin(), pieces.end(),
-            [](const HashPiece& x, const HashPiece& y) { return x.bytes.size() > y.bytes.size(); });
-  HashPiece none{}, *x = &none, *y = &none;
-  size_t next = 0;
-  for (;;) {
-    for (HashPiece** lane : {&x, &y})
-      if ((*lane)->bytes.empty() && next < pieces.size()) *lane = &pieces[next++];
-    const size_t both = std::min(x->bytes.size(), y->bytes.size());
-    if (both == 0) break;  // no other is left beside one of them, as the empty ones are last
-    Sha256::update_two(*x->sha, x->bytes.first(both), *y->sha, y->bytes.first(both));
-    x->bytes = x->bytes.subspan(both);
-    y->bytes = y->bytes.subspan(both);
-  }
-  for (const HashPiece* lane : {x, y})
-    if (!lane->bytes.empty()) lane->sha->update(lane->bytes);
 }
 
 }  // namespace loralei
