@@ -7,8 +7,9 @@
 // every byte is read once; tensors of a layer by their offset in the file, the layers one
 // after the other from 0 on, the rest of the file behind them; beside the storage nothing
 // is held but a window of the file, whose pages are hashed together. What stays as it is
-// read is read into its place, and is looked at there before its layer counts. The digest does not depend on that order, and is that
-// of adapter.h. Failure: sentences with the file, and the tensor where one is wrong.
+// read is read into its place, and is looked at there before its layer counts. The digest
+// does not depend on that order, and is that of adapter.h. Failure: sentences with the
+// file, and the tensor where one is wrong.
 #pragma once
 
 #include <cstddef>
