@@ -340,7 +340,7 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
   }
   arrivals->advance();
   CHECK(arrivals->whole());
-  adapter->change_norm = change_norm(*adapter);  // no request waits for it
+  adapter->change_norm = change_norm(*adapter);  // who began early does not wait for it
   return AdapterLoad{.adapter = std::move(adapter), .stamp = source.stamp};
 }
 

@@ -5,7 +5,7 @@
 //
 // Medians of the rounds, in which the parts take turns, of processor time: other programs
 // do not count. Each part goes over all numbers as the load does, but by itself, so that
-// their sum is no load. Of a load no request waits for the last part, `change`.
+// their sum is no load. Who begins early does not wait for `change`.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
