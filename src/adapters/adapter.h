@@ -35,7 +35,7 @@ namespace loralei {
 // Adapter::digest is the SHA-256 over the config's text and the weights file in parts:
 //
 //   length of adapter_config.json (0 for GGUF), its bytes,
-//   then for each part of the weights file, in the file's order: length, SHA-256 of it
+//   then for each part of the weights file, in the file's order: length, PageHash of it
 //
 // with lengths as 8 bytes, the lowest first. The file is cut at the beginning and the end
 // of every tensor of its header that has any bytes: what stands before the first one is a
@@ -71,8 +71,9 @@ struct Adapter {
 // An adapter whose numbers are still being read, in the order in which a pass over the
 // model needs them: what the embedding has with layer 0, and as the last of layers + 1
 // pieces final norm and what the head has. Where `there()` has been seen to be n, the
-// arrays of the first n are as they stay. digest, change_norm, report and doubts may be
-// read when it is whole; all else of the adapter is as it stays from the beginning.
+// arrays of the first n are as they stay. digest, report and doubts may be read when it
+// is whole, and change_norm when the load has answered; all else of the adapter is as it
+// stays from the beginning.
 struct AdapterArriving {
   std::shared_ptr<const Adapter> adapter;    // the one that the load answers at its end
   std::shared_ptr<const Arrivals> arrivals;  // fails with the load's sentence

@@ -3,8 +3,13 @@
 #include "adapters/change.h"
 
 #include <cmath>
+#include <memory>
+#include <numeric>
+#include <vector>
 
+#include "adapters/change_products.h"
 #include "adapters/load_test_util.h"
+#include "base/prng.h"
 #include "ops/lora_factors.h"
 
 namespace loralei {
@@ -115,6 +120,56 @@ TEST_F(ChangeTest, OneThatChangesNothingIsDoubted) {
   tensors[kQ0 + "lora_B.bias"] = matrix({8}, 1);
   tensors[kQ0 + "lora_B.weight"].values.assign(16, 0.0f);
   expect(false);
+}
+
+// Random blocks in each instruction set of this machine, against one product at a time.
+TEST(ChangeProducts, EveryInstructionSetAddsTheSame) {
+  const int64_t numbers = kChangeRanks * kChangeColumns;
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    Prng random(seed);
+    std::vector<float> blocks[2];
+    for (std::vector<float>& block : blocks)
+      for (int64_t i = 0; i < numbers; ++i) block.push_back(static_cast<float>(random.uniform() - 0.5));
+    const bool same = seed % 3 == 0;
+    const std::vector<float>&x = blocks[0], &y = blocks[same ? 0 : 1];
+    const auto x_rows = static_cast<int64_t>(1 + random.below(kChangeRanks));
+    const auto y_rows = same ? x_rows : static_cast<int64_t>(1 + random.below(kChangeRanks));
+    for (const ChangeProducts& products : change_products()) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << products.name);
+      const auto square = std::make_unique<ChangeSquare>();
+      square->fill(1.0);
+      products.add(x.data(), x_rows, y.data(), y_rows, *square);
+      for (int64_t i = 0; i < x_rows; ++i) {
+        for (int64_t j = 0; j < (same ? i + 1 : y_rows); ++j) {
+          double sum = 1;
+          for (int64_t c = 0; c < kChangeColumns; ++c)
+            sum +=
+                double{x[static_cast<size_t>(i * kChangeColumns + c)]} * y[static_cast<size_t>(j * kChangeColumns + c)];
+          ASSERT_NEAR((*square)[static_cast<size_t>(i * kChangeRanks + j)], sum, 1e-4) << i << " " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(ChangeProducts, EveryInstructionSetDecodesAllBits) {
+  std::vector<uint16_t> bits(65536 + 5);
+  std::iota(bits.begin(), bits.end(), uint16_t{0});
+  const auto* const bytes = reinterpret_cast<const std::byte*>(bits.data());
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    const int64_t count = dtype == DType::kF32 ? 1001 : std::ssize(bits);
+    std::vector<float> expected(static_cast<size_t>(count)), out = expected;
+    decode_row(dtype, bytes, expected.data(), count);
+    for (const ChangeProducts& products : change_products()) {
+      products.decode(dtype, bytes, out.data(), count);
+      for (size_t i = 0; i < out.size(); ++i) {
+        ASSERT_EQ(std::isnan(out[i]), std::isnan(expected[i])) << products.name << " " << i;
+        if (!std::isnan(out[i])) {
+          ASSERT_EQ(out[i], expected[i]) << products.name << " " << i;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(ChangeTest, NumbersThatF32DoesNotHold) {

@@ -9,7 +9,9 @@
 #include <tuple>
 #include <utility>
 
+#include "adapters/placing.h"
 #include "base/check.h"
+#include "base/sha256.h"
 #include "base/units.h"
 #include "ops/lora_factors.h"
 #include "tensor/codec.h"
@@ -17,46 +19,9 @@
 namespace loralei {
 namespace {
 
-constexpr int64_t kChunkBytes = kMiB;
+constexpr int64_t kWindowBytes = kMiB;      // is still in the second cache when it is hashed and placed
 constexpr int64_t kNearBytes = 4 * kKiB;    // what lies between two tensors is then fetched with them
 constexpr int64_t kAheadBytes = 16 * kMiB;  // of one run; behind that the system sees by itself how it is read
-
-// Index of the first number that is NaN or infinite, or -1. Plain formats only.
-int64_t first_not_finite(DType dtype, const std::byte* bytes, int64_t count) {
-  const uint16_t mask = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
-  for (int64_t i = 0; i < count; ++i) {
-    if (dtype == DType::kF32) {
-      uint32_t bits;
-      std::memcpy(&bits, bytes + 4 * i, 4);
-      if ((bits & 0x7f800000u) == 0x7f800000u) return i;
-    } else {
-      uint16_t bits;
-      std::memcpy(&bits, bytes + 2 * i, 2);
-      if ((bits & mask) == mask) return i;
-    }
-  }
-  return -1;
-}
-
-// Rows [row, row + count) of a tensor, in the placement's format, to their places.
-template <typename Element>
-void place_rows(const Placement& placement, int64_t row, int64_t count, const std::byte* source, std::byte* place) {
-  const int64_t begin = std::max(row, placement.row_begin);
-  const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
-  Element* out = reinterpret_cast<Element*>(place);
-  for (int64_t r = begin; r < end; ++r) {
-    const std::byte* from = source + (r - row) * placement.cols * static_cast<int64_t>(sizeof(Element));
-    int64_t to = r - placement.row_begin;
-    if (!placement.row_order.empty()) to = placement.row_order[static_cast<size_t>(to)];
-    if (!placement.transpose) {
-      std::memcpy(out + to * placement.cols, from, static_cast<size_t>(placement.cols) * sizeof(Element));
-      continue;
-    }
-    for (int64_t c = 0; c < placement.cols; ++c)
-      std::memcpy(out + c * placement.row_count + to, from + c * static_cast<int64_t>(sizeof(Element)),
-                  sizeof(Element));
-  }
-}
 
 void hash_length(Sha256& sha, int64_t length) {
   std::array<std::byte, 8> bytes;
@@ -65,6 +30,12 @@ void hash_length(Sha256& sha, int64_t length) {
 }
 
 int64_t row_bytes_of(const TensorInfo& info, int64_t cols) { return row_bytes(info.dtype, cols) * (info.f64 ? 2 : 1); }
+
+// The rows of such a tensor lie in memory as in the file.
+bool stays_as_read(const Placement& placement, const TensorInfo& info, int64_t rows) {
+  return !info.f64 && placement.to == info.dtype && !placement.transpose && placement.scale_offset < 0 &&
+         placement.row_order.empty() && placement.row_begin == 0 && placement.row_count == rows;
+}
 
 }  // namespace
 
@@ -146,16 +117,19 @@ Status FilePass::read_layer(int32_t layer) {
     TRY(read_tensor(group));
     i += group.size();
   }
-  return {};
+  return finish_window();
 }
 
 Status FilePass::read_rest() {
   for (size_t part = 0; part < digests_.size(); ++part) {
     if (hashed_[part]) continue;
-    Sha256 sha;
-    for (int64_t at = cuts_[part]; at < cuts_[part + 1]; at += std::ssize(buffer_))
-      TRY(read(at, std::min(kChunkBytes, cuts_[part + 1] - at), sha));
-    digests_[part] = sha.finish();
+    PageHash hash;
+    for (int64_t at = cuts_[part]; at < cuts_[part + 1]; at += std::ssize(buffer_)) {
+      buffer_.resize(static_cast<size_t>(std::min(kWindowBytes, cuts_[part + 1] - at)));
+      TRY(file_.read_exact(at, buffer_));
+      hash.update(buffer_);
+    }
+    digests_[part] = hash.finish();
     hashed_[part] = true;
   }
   return {};
@@ -173,66 +147,91 @@ Digest FilePass::digest(const std::string& config_text) const {
   return sha.finish();
 }
 
-Status FilePass::read(int64_t offset, int64_t count, Sha256& sha) {
-  buffer_.resize(static_cast<size_t>(count));
-  TRY(file_.read_exact(offset, buffer_));
-  sha.update(buffer_);
-  return {};
-}
-
+// Window by window: of a large tensor as many rows as are left in each.
 Status FilePass::read_tensor(Group group) {
   const TensorInfo& info = *group[0]->tensor;
   const size_t part = part_at(info.offset);
   const int64_t bytes_per_row = row_bytes_of(info, group[0]->cols);
   const int64_t rows = info.bytes / bytes_per_row;
   CHECK(rows * bytes_per_row == info.bytes && info.offset + info.bytes == cuts_[part + 1] && !hashed_[part]);
-  const int64_t step = std::max<int64_t>(1, kChunkBytes / bytes_per_row);
-  Sha256 sha;
-  for (int64_t row = 0; row < rows; row += step) {
-    const int64_t count = std::min(step, rows - row);
-    TRY(read(info.offset + row * bytes_per_row, count * bytes_per_row, sha));
-    TRY(place(group, row, count));
+  const bool direct = group.size() == 1 && stays_as_read(*group[0], info, rows);
+  const auto buffer_bytes = static_cast<size_t>(std::max(kWindowBytes, bytes_per_row));
+  if (!direct && buffer_.size() < buffer_bytes) {
+    TRY(finish_window());  // which lies in what is given up
+    buffer_.resize(buffer_bytes);
   }
-  digests_[part] = sha.finish();
-  hashed_[part] = true;
+  for (int64_t row = 0, count = 0; row < rows; row += count) {
+    if (window_bytes_ > 0 && kWindowBytes - window_bytes_ < bytes_per_row) TRY(finish_window());
+    count = std::clamp<int64_t>((kWindowBytes - window_bytes_) / bytes_per_row, 1, rows - row);
+    const int64_t bytes = count * bytes_per_row;
+    std::byte* const to = direct ? storage_ + group[0]->offset + row * bytes_per_row : buffer_.data() + buffer_used_;
+    const std::span<std::byte> dest(to, static_cast<size_t>(bytes));
+    TRY(file_.read_exact(info.offset + row * bytes_per_row, dest));
+    window_.push_back({.group = group,
+                       .part = part,
+                       .row = row,
+                       .count = count,
+                       .bytes = dest,
+                       .placed = direct,
+                       .last = row + count == rows,
+                       .hash = row == 0 ? PageHash() : open_});
+    window_bytes_ += bytes;
+    if (!direct) buffer_used_ += bytes;
+  }
   return {};
 }
 
-// Rows [row, row + count) of a tensor, which lie in buffer_.
-Status FilePass::place(Group group, int64_t row, int64_t count) {
-  const TensorInfo& info = *group[0]->tensor;
-  const int64_t cols = group[0]->cols;
-  const std::byte* source = buffer_.data();
+// What has been read is hashed, looked at and put where it belongs.
+Status FilePass::finish_window() {
+  hashed_pieces_.clear();
+  for (Piece& piece : window_) hashed_pieces_.push_back({&piece.hash, piece.bytes});
+  PageHash::update_all(hashed_pieces_);
+  for (Piece& piece : window_) {
+    TRY(place(piece));
+    if (!piece.last) {
+      open_ = piece.hash;
+      continue;
+    }
+    digests_[piece.part] = piece.hash.finish();
+    hashed_[piece.part] = true;
+  }
+  window_.clear();
+  window_bytes_ = buffer_used_ = 0;
+  return {};
+}
+
+Status FilePass::place(const Piece& piece) {
+  const TensorInfo& info = *piece.group[0]->tensor;
+  const int64_t cols = piece.group[0]->cols, numbers = piece.count * cols;
+  const std::byte* source = piece.bytes.data();
   DType format = info.dtype;
-  if (info.f64 || group[0]->to != info.dtype) {
-    decoded_.resize(static_cast<size_t>(count * cols));
-    decode(info, count * cols);
+  if (info.f64 || piece.group[0]->to != info.dtype) {
+    decoded_.resize(static_cast<size_t>(numbers));
+    decode(info, source, numbers);
     source = reinterpret_cast<const std::byte*>(decoded_.data());
     format = DType::kF32;
   }
-  const int64_t wrong = first_not_finite(format, source, count * cols);
+  const int64_t wrong = first_not_finite(format, source, numbers);
   if (wrong >= 0) {
     return corrupt(file_.path() + ": tensor \"" + info.name +
                    "\" holds a value that is not a finite number (NaN or infinity) at index " +
-                   std::to_string(row * cols + wrong));
+                   std::to_string(piece.row * cols + wrong));
   }
-  for (const Placement* placement : group) {
+  for (const Placement* placement : piece.group) {
     std::byte* const place = storage_ + placement->offset;
     if (placement->scale_offset >= 0)
-      quantise_rows(*placement, row, count, reinterpret_cast<const float*>(source));
-    else if (format == DType::kF32)
-      place_rows<uint32_t>(*placement, row, count, source, place);
-    else
-      place_rows<uint16_t>(*placement, row, count, source, place);
+      quantise_rows(*placement, piece.row, piece.count, reinterpret_cast<const float*>(source));
+    else if (!piece.placed)
+      place_rows(*placement, format, piece.row, piece.count, source, place);
   }
   return {};
 }
 
-void FilePass::decode(const TensorInfo& info, int64_t count) {
-  if (!info.f64) return decode_row(info.dtype, buffer_.data(), decoded_.data(), count);
+void FilePass::decode(const TensorInfo& info, const std::byte* source, int64_t count) {
+  if (!info.f64) return decode_row(info.dtype, source, decoded_.data(), count);
   for (int64_t i = 0; i < count; ++i) {
     double number;
-    std::memcpy(&number, buffer_.data() + 8 * i, sizeof number);
+    std::memcpy(&number, source + 8 * i, sizeof number);
     const bool fits = std::fabs(number) <= static_cast<double>(std::numeric_limits<float>::max());
     decoded_[static_cast<size_t>(i)] = fits ? static_cast<float>(number) : std::numeric_limits<float>::infinity();
   }

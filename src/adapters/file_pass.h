@@ -6,8 +6,10 @@
 // Thread: one. Ownership: borrows all it is given, which must outlive it. Invariants:
 // every byte is read once; tensors of a layer by their offset in the file, the layers one
 // after the other from 0 on, the rest of the file behind them; beside the storage nothing
-// is held but pieces of the file. The digest does not depend on that order, and is that
-// of adapter.h. Failure: sentences with the file, and the tensor where one is wrong.
+// is held but a window of the file, whose pages are hashed together. What stays as it is
+// read is read into its place, and is looked at there before its layer counts. The digest
+// does not depend on that order, and is that of adapter.h. Failure: sentences with the
+// file, and the tensor where one is wrong.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +20,8 @@
 
 #include "adapters/load_plan.h"
 #include "base/digest.h"
+#include "base/page_hash.h"
 #include "base/result.h"
-#include "base/sha256.h"
 #include "sys/file.h"
 
 namespace loralei {
@@ -51,13 +53,24 @@ class FilePass {
  private:
   using Group = std::span<const Placement* const>;  // all of one tensor: several when a fused projection is split
 
+  // Rows of a tensor that have been read and are nothing yet.
+  struct Piece {
+    Group group;
+    size_t part = 0;
+    int64_t row = 0, count = 0;
+    std::span<const std::byte> bytes;  // in buffer_, or in the storage
+    bool placed = false;               // in the storage, where they stay
+    bool last = false;                 // of its part
+    PageHash hash;                     // of the part up to here
+  };
+
   Group group_at(size_t first) const;
   size_t part_at(int64_t offset) const;
   void announce(int32_t layer) const;
-  Status read(int64_t offset, int64_t count, Sha256& sha);
   Status read_tensor(Group group);
-  Status place(Group group, int64_t row, int64_t count);
-  void decode(const TensorInfo& info, int64_t count);
+  Status finish_window();
+  Status place(const Piece& piece);
+  void decode(const TensorInfo& info, const std::byte* source, int64_t count);
   void quantise_rows(const Placement& placement, int64_t row, int64_t count, const float* source);
 
   const File& file_;
@@ -68,7 +81,11 @@ class FilePass {
   std::vector<const Placement*> placements_;  // those with bytes: by layer, and in it by offset
   std::vector<size_t> layer_begin_;           // in placements_; [layers + 2]
   std::vector<int64_t> layer_bytes_;
-  std::vector<std::byte> buffer_;
+  std::vector<std::byte> buffer_;  // of a window
+  std::vector<Piece> window_;      // in the order of the file; each is another tensor's
+  std::vector<PageHash::Piece> hashed_pieces_;
+  int64_t window_bytes_ = 0, buffer_used_ = 0;
+  PageHash open_;  // of the part that goes on in the next window
   std::vector<float> decoded_;
   std::vector<float> staged_;  // rows of B whose run is not complete, transposed
 };

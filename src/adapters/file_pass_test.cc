@@ -8,7 +8,9 @@
 #include <algorithm>
 
 #include "adapters/watched_files_test_util.h"
+#include "base/page_hash.h"
 #include "base/prng.h"
+#include "base/sha256.h"
 #include "sys/memory_file_system.h"
 
 namespace loralei {
@@ -79,7 +81,7 @@ Digest digest_of(const std::string& config, const RandomFile& file) {
   add(length(std::ssize(config)) + config);
   const auto part = [&](int64_t begin, int64_t end) {
     if (begin == end) return;
-    Sha256 own;
+    PageHash own;
     own.update(
         std::as_bytes(std::span(file.bytes)).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
     const Digest digest = own.finish();

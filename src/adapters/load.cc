@@ -274,10 +274,8 @@ Error name_the_loose_way(Error error, const Source& source, const Paths& paths, 
 }
 
 // An adapter that was trained can do this only by mistake.
-void weigh_change(Adapter& adapter, const ModelConfig& config) {
-  const AdapterChange change = change_of(adapter, config);
-  adapter.change_norm = change.norm;
-  if (change.some) return;
+void doubt_if_it_changes_nothing(Adapter& adapter) {
+  if (changes_something(adapter)) return;
   adapter.doubts.push_back(
       "It changes nothing: in every module one of its factors, or the scaling, is zero, so it answers as the base "
       "does.");
@@ -307,7 +305,7 @@ Status read_numbers(FilePass& pass, const LoadPlan& plan, const AdapterBase& bas
   }
   TRY(pass.read_rest());
   adapter.digest = pass.digest(config_text);
-  weigh_change(adapter, base.config);
+  doubt_if_it_changes_nothing(adapter);
   return {};
 }
 
@@ -342,6 +340,7 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
   }
   arrivals->advance();
   CHECK(arrivals->whole());
+  adapter->change_norm = change_norm(*adapter);  // who began early does not wait for it
   return AdapterLoad{.adapter = std::move(adapter), .stamp = source.stamp};
 }
 

@@ -234,6 +234,21 @@ TEST_F(LayersTest, NothingIsHandedOutWithoutRoomOrUnasked) {
   EXPECT_TRUE(run_load_job(source(files), nobody).load->adapter != nullptr);
 }
 
+TEST_F(LayersTest, TheNormOfTheChangeIsMadeBehindTheLastLayer) {
+  put_files(safetensors(tensors));
+  std::optional<AdapterArriving> shown;
+  const AdapterEarly early{.begun = [&](AdapterArriving&& arriving) { shown = std::move(arriving); },
+                           .judge =
+                               [&](const FileStamp&, Status read) {
+                                 EXPECT_EQ(shown->adapter->change_norm, 0) << "the last layer waits for it";
+                                 EXPECT_NE(shown->adapter->digest, Digest{});
+                                 return read;
+                               }};
+  const auto loaded = load_adapter(files, "/a", base, {.early = &early}, AdapterVersionId{1});
+  ASSERT_TRUE(loaded.ok() && shown && shown->arrivals->whole());
+  EXPECT_GT(loaded->adapter->change_norm, 0);
+}
+
 // A reader on another thread is done with each layer before the next one is read.
 TEST_F(LayersTest, AReaderComputesWithWhatIsThere) {
   config["target_modules"] = {"q_proj", "down_proj"};

@@ -137,6 +137,14 @@ void AdapterLoads::advance_ahead(AdapterEntry& entry) {
   if (!begun) finish(entry);
 }
 
+void AdapterLoads::tell_of_unshared() {
+  if (std::exchange(told_of_unshared_, true)) return;
+  log_.log(LogLevel::kWarning, std::to_string(kSharedVersionsMost) +
+                                   " adapters are in memory that helper processes may read, which is the most: "
+                                   "requests for those loaded beside them are computed without helpers. Lower "
+                                   "--host-adapter-memory to keep fewer. This is said once.");
+}
+
 bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   CHECK(entry.job == 0 && has_turn(entry));
   CHECK(read || grant.bytes() == 0);
@@ -144,6 +152,7 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   load.options.strict = options_.strict;
   load.options.int8 = options_.int8;
   load.options.shared = options_.shared && versions_.all().size() < kSharedVersionsMost;
+  if (read && options_.shared && !load.options.shared) tell_of_unshared();
   load.options.bytes_max = grant.bytes();
   if (read) load.version = versions_.new_id();
   load.early = read && options_.early;

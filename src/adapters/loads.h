@@ -51,7 +51,7 @@
 namespace loralei {
 
 // Each keeps a descriptor open, of which there are few: what is loaded while as many
-// versions are in memory lies in memory of this process alone.
+// versions are in memory lies in memory of this process alone, and the log says so once.
 inline constexpr size_t kSharedVersionsMost = 64;
 
 struct RegistryOptions {
@@ -138,6 +138,7 @@ class AdapterLoads {
   void advance_ahead(AdapterEntry& entry);
   std::optional<int64_t> advance_room(AdapterEntry& entry);
   bool start_job(AdapterEntry& entry, bool read, Grant grant);
+  void tell_of_unshared();
   void on_stamp(AdapterEntry& entry, const Result<FileStamp>& stamp);
   void on_read(AdapterEntry& entry, Job& job, LoadDone& done);
   void ask_again(AdapterEntry& entry, int64_t bytes_needed, int64_t granted_bytes);
@@ -162,6 +163,7 @@ class AdapterLoads {
   uint64_t serial_ = 0, next_job_ = 1, loads_ = 0, failures_ = 0, loads_ahead_ = 0;
   int32_t jobs_ahead_ = 0;  // of jobs_
   int64_t load_bytes_ = 0;
+  bool told_of_unshared_ = false;
 };
 
 }  // namespace loralei

@@ -270,5 +270,21 @@ TEST(RegistryRoom, TellsHowOftenAnAdapterWasUsedWhatItTookAndWhyItLeft) {
   });
 }
 
+// So many in memory that helpers may read; of the others the log speaks once.
+TEST(RegistryRoom, WhatHelpersCannotReadIsSaidOnce) {
+  RegistryWorld world(1 << 20, {.shared = true});
+  std::vector<AdapterPin> pins;
+  Error error;
+  for (size_t i = 0; i < kSharedVersionsMost + 3; ++i) {
+    const std::string name = "a" + std::to_string(i);
+    world.put("/" + name, 100, i + 1);
+    world.registry->add(i, spec_of(name, "/" + name));
+    ASSERT_EQ(world.use(name, pins, error), AcquireOutcome::kReady);
+    EXPECT_EQ(world.asked.shared, i < kSharedVersionsMost);
+    EXPECT_EQ(world.log.warnings.size(), i < kSharedVersionsMost ? 0u : 1u);
+  }
+  EXPECT_NE(world.log.warnings[0].find("64 adapters"), std::string::npos) << world.log.warnings[0];
+}
+
 }  // namespace
 }  // namespace loralei

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <span>
 #include <string>
 
 #include "base/digest.h"
@@ -43,6 +45,27 @@ TEST(Sha256, PiecesDoNotMatter) {
     const std::string whole = hash(text, 1000);
     EXPECT_EQ(hash(text, 1), whole) << size;
     EXPECT_EQ(hash(text, 1 + random.below(70)), whole) << size;
+  }
+}
+
+// In pieces of any lengths, on both paths and on one of each.
+TEST(Sha256, TwoStreamsAtOnceAreEachItsOwn) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    std::array<std::string, 2> texts;
+    std::array<Sha256, 2> streams = {Sha256(seed % 3 == 0), Sha256(seed % 3 < 2)};
+    for (int round = 0; round < 5; ++round) {
+      std::array<std::string, 2> added;
+      for (size_t i = 0; i < 2; ++i) {
+        for (size_t left = random.below(random.below(3) == 0 ? 1000 : 130); left > 0; --left)
+          added[i] += static_cast<char>(random());
+        texts[i] += added[i];
+      }
+      const auto bytes = [&](size_t i) { return std::as_bytes(std::span<const char>(added[i])); };
+      Sha256::update_two(streams[0], bytes(0), streams[1], bytes(1));
+    }
+    for (size_t i = 0; i < 2; ++i) EXPECT_EQ(digest_hex(streams[i].finish()), hash(texts[i], 1000)) << i;
   }
 }
 

@@ -26,6 +26,7 @@ AssistSetup assist_of(const EngineHostOptions& options, const DeviceBudget& devi
   const int32_t stated = options.engine.assist_helpers;
   assist.helpers = !wanted || !device.of_host ? 0 : stated >= 0 ? stated : left;
   assist.helpers = std::min(assist.helpers, kMaxAssistHelpers);
+  assist.asked_for = stated >= 0;
   for (size_t i = static_cast<size_t>(threads); i < cpus.size(); ++i) assist.cpus.push_back(cpus[i]);
   return assist;
 }
@@ -85,13 +86,13 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
              parts.options.device.make({parts.file.config, *parts.weights, *parts.ops, *parts.pool, fixed.limits,
                                         fixed.kv_dtype, memory_request(engine.options, parts.file.config, 0), assist,
                                         *parts.device_ledger, *parts.ledger, &log}));
-  engine.shared_adapters = assist.helpers > 0;
-  parts.helpers = assist.helpers;
   if (!budget.of_host) parts.weights->release_matrices();
   parts.device = std::move(backend.owns);
   parts.plan = std::move(backend.plan);
   parts.computed_by = backend.name;
   engine.executor = std::move(backend.executor);
+  parts.helpers = engine.executor->assist_state().helpers;
+  engine.shared_adapters = parts.helpers > 0;
   watch_device(log);
   // Adapters on the device are copies: the host has room for as many, where that is a
   // sensible part of what is left.

@@ -122,6 +122,17 @@ Result<std::unique_ptr<LayerAssist>> LayerAssist::create(const AssistSetup& setu
   return made;
 }
 
+Result<std::unique_ptr<LayerAssist>> LayerAssist::start(const AssistSetup& setup, const ModelConfig& config,
+                                                        int32_t rank_max, const OpTable& ops, Ledger& ledger,
+                                                        const Clock& clock, LogSink& log) {
+  if (setup.helpers == 0) return std::unique_ptr<LayerAssist>();
+  auto made = create(setup, config, rank_max, ops, ledger, clock, log);
+  if (made.ok() || setup.asked_for) return made;
+  log.log(LogLevel::kWarning, "Helper processes do not start, and cold requests wait for layers instead: " +
+                                  made.error().message + " (--assist-helpers 0 does without them and says nothing.)");
+  return std::unique_ptr<LayerAssist>();
+}
+
 AssistOffer LayerAssist::offer(const Adapter& adapter) {
   if (adapter.shared == nullptr || adapter.saved.any()) return {};
   auto found = known_.find(adapter.version);

@@ -38,6 +38,7 @@ namespace loralei {
 // Helper processes that a server is to have.
 struct AssistSetup {
   int32_t helpers = 0;
+  bool asked_for = true;  // by who runs the server: without them it does not start
   std::string program = "/proc/self/exe";
   std::vector<std::string> args = {kAssistHelperWord};
   std::vector<int> cpus;  // AssistOptions::cpus
@@ -74,6 +75,12 @@ class LayerAssist {
   static Result<std::unique_ptr<LayerAssist>> create(const AssistSetup& setup, const ModelConfig& config,
                                                      int32_t rank_max, const OpTable& ops, Ledger& ledger,
                                                      const Clock& clock, LogSink& log);
+
+  // The same for a server: null where there are to be none, and, with a warning in the
+  // log, where those do not start that nobody has asked for.
+  static Result<std::unique_ptr<LayerAssist>> start(const AssistSetup& setup, const ModelConfig& config,
+                                                    int32_t rank_max, const OpTable& ops, Ledger& ledger,
+                                                    const Clock& clock, LogSink& log);
 
   // Where helpers can do the adapter's layers: its factors lie in memory that they may
   // map. It is learnt, which takes some system calls a helper.

@@ -13,11 +13,13 @@
 #include <fstream>
 #include <thread>
 
+#include "base/log_test_util.h"
 #include "engine/emulated/emulated_backend.h"
 #include "support/emulated_subjects.h"
 #include "support/engine_driver.h"
 #include "support/model_harness.h"
 #include "support/patience.h"
+#include "sys/cpu.h"
 
 namespace loralei::test {
 namespace {
@@ -91,6 +93,42 @@ TEST(ColdStartWays, CachedBringsEverythingBeforeAnybodyAsks) {
   EXPECT_EQ(stats.adapter_uploads, subject.adapters.size());
   EXPECT_EQ(requests_by(stats.cold_starts, ColdStart::kLayered) + requests_by(stats.cold_starts, ColdStart::kOndemand),
             0u);
+}
+
+// --- helpers that do not start
+
+std::unique_ptr<EngineHost> start_without_helpers(const std::string& program, int32_t stated, LogSink& log,
+                                                  std::string& refusal) {
+  EngineHostOptions options = cold_options(subjects()[0], ColdStart::kAuto, stated,
+                                           [](const Clock&) { return std::make_unique<SlowLink>(7, 200); });
+  options.assist.program = program;
+  auto host = EngineHost::start(options, log, {});
+  if (host.ok()) return *std::move(host);
+  refusal = host.error().message;
+  return nullptr;
+}
+
+// One is missing, one ends at once, one speaks another language.
+TEST(ColdStartWays, HelpersThatNobodyAskedForAreDoneWithoutWhereTheyDoNotStart) {
+  if (usable_cpus() < 2) GTEST_SKIP() << "with one core there are no helpers unless they are asked for";
+  for (const char* program : {"/does/not/exist", "/bin/false", "/bin/echo"}) {
+    SCOPED_TRACE(program);
+    CollectingLog log;
+    std::string refusal;
+    const auto host = start_without_helpers(program, -1, log, refusal);
+    ASSERT_NE(host, nullptr) << refusal;
+    EXPECT_NE(log.text().find("cold requests wait for layers instead"), std::string::npos) << log.text();
+    EXPECT_EQ(host->engine().stats().cold_starts.helpers, 0);
+  }
+}
+
+TEST(ColdStartWays, HelpersThatWereAskedForAreStartedOrNothingIs) {
+  CollectingLog log;
+  std::string refusal;
+  EXPECT_EQ(start_without_helpers("/does/not/exist", 1, log, refusal), nullptr);
+  EXPECT_NE(refusal.find("/does/not/exist"), std::string::npos) << refusal;
+  EXPECT_NE(start_without_helpers("/does/not/exist", 0, log, refusal), nullptr) << refusal;
+  EXPECT_EQ(log.text().find("wait for layers instead"), std::string::npos) << log.text();
 }
 
 // --- faults

@@ -84,8 +84,8 @@ Result<DeviceBackend> make_emulated_backend(const EmulatedOptions& options, cons
   std::unique_ptr<LayerAssist> assist;
   if (request.assist.helpers > 0) {
     CHECK(request.log != nullptr);
-    TRY_ASSIGN(assist, LayerAssist::create(request.assist, config, limits.rank_max, request.ops, request.host_ledger,
-                                           parts->clock, *request.log));
+    TRY_ASSIGN(assist, LayerAssist::start(request.assist, config, limits.rank_max, request.ops, request.host_ledger,
+                                          parts->clock, *request.log));
   }
   backend.executor = make_emulated_executor(*parts->model, limits, *parts->kv, std::move(made), request.host_ledger,
                                             std::move(assist));
