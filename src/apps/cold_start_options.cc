@@ -16,12 +16,13 @@ void add_cold_start_options(CLI::App& command, EngineOptions& engine, const std:
                   "has not arrived on a device), auto (whichever answers first), ondemand (it waits for all of it) or "
                   "cached (all adapters are loaded at start and stay)")
       ->transform(CLI::CheckedTransformer(ways))
-      ->default_str("auto")
+      ->each([&engine](const std::string&) { engine.cold_start_stated = true; })
+      ->default_str("auto; with a GPU ondemand")
       ->group(group);
   command
       .add_option("--assist-helpers", engine.assist_helpers,
                   "processes that compute for --cold-start assisted or auto, one core each (default: one for each core "
-                  "that --threads leaves; 0: none)")
+                  "that --threads leaves, with a GPU none; 0: none)")
       ->check(CLI::Range(0, kMaxAssistHelpers))
       ->group(group);
 }

@@ -241,7 +241,7 @@ TEST_F(CudaAdaptersTest, AnAddressThatIsUsedAgainIsAnotherVersions) {
 // embedding lies there once.
 TEST_F(CudaAdaptersTest, TensorsComeWithTheAdapter) {
   constexpr int32_t kVocab = 6, kHidden = 12, kHeadDim = 4, kLayers = 2;
-  const SavedShape shape{kHidden, kHeadDim};
+  const SavedShape shape{kHidden, kHeadDim, kLayers};
   CudaAdapters adapters =
       CudaAdapters::create({.bytes_max = 16 * kUnit, .staging_bytes = 8 * kUnit, .saved = shape}).value();
   const Made with_pairs = made(1);

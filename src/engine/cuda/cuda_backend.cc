@@ -47,6 +47,12 @@ Result<DeviceBudget> cuda_budget(const CudaBackendOptions& options) {
   return budget;
 }
 
+// On a GPU only where the user has said so: it is unproven there.
+bool begins_early(const DeviceRequest& request) {
+  const auto way = request.cold_start;
+  return way == ColdStart::kAuto || way == ColdStart::kLayered || way == ColdStart::kAssisted;
+}
+
 // Shares out the device's ledger, before a byte is uploaded.
 Status take_shares(const DeviceRequest& request, const CudaModelOptions& options, CudaParts& parts, MemoryPlan& plan) {
   Ledger& ledger = request.ledger;
@@ -95,6 +101,7 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   model.activation = options.activation;
   model.graphs = options.graphs;
   model.batch_invariant = options.batch_invariant;
+  model.layered_adapters = begins_early(request);
   model.log = request.log;
   auto parts = std::make_shared<CudaParts>();
   DeviceBackend backend;

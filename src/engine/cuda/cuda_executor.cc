@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/cuda_executor.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,7 +18,10 @@ class CudaExecutor final : public Executor, public DeviceTier {
   void announce(const Adapter& adapter) override { step_.announce(adapter); }
   void withdraw(AdapterVersionId version) override { step_.withdraw(version); }
   Status reserve_vocab(int32_t vocab) override { return step_.reserve_vocab(vocab); }
-  void start(const StepBatch& batch) override { end_step({batch.step, model_.forward(step_.fill(batch), kv_)}); }
+  void start(const StepBatch& batch) override {
+    Status status = model_.forward(step_.fill(batch), kv_, batch.arrivals_wait_ns);
+    end_step({batch.step, std::move(status), model_.waits()});
+  }
   StepResult result() const override { return step_.result(); }
   int32_t kv_blocks() const override { return kv_.blocks(); }
   int64_t adapter_bytes() const override { return model_.adapters().bytes(); }
@@ -52,6 +56,11 @@ class CudaExecutor final : public Executor, public DeviceTier {
     return held;
   }
   Result<bool> arrived(AdapterVersionId version) override { return model_.adapters().arrived(version); }
+  std::optional<AdapterOnItsWay> on_its_way(AdapterVersionId version) const override {
+    const auto way = model_.adapters().on_its_way(version);
+    if (!way) return std::nullopt;
+    return AdapterOnItsWay{way->arrivals, way->bytes_through, way->bytes_before};
+  }
   void release(AdapterVersionId version) override { model_.adapters().release(version); }
   void forget(AdapterVersionId version) override { model_.adapters().forget(version); }
   bool has(AdapterVersionId version) const override { return model_.adapters().has(version); }

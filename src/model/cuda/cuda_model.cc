@@ -69,6 +69,7 @@ struct CudaModel::State {
   PinnedBuffer results;  // logits, hidden states, chosen tokens
   std::unique_ptr<StepTables> tables;
   CudaAdapters adapters;
+  ArrivingLayers arriving;
   StepGraphs graphs;
   int64_t held_bytes = 0;
 
@@ -86,7 +87,7 @@ struct CudaModel::State {
 // The copies stay outside of what is recorded: their sizes are the step's own.
 Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv& kv) {
   CudaStream& stream = program.stream;
-  TRY_ASSIGN(const StepView view, tables->fill(batch, kv, adapters, stream));
+  TRY_ASSIGN(const StepView view, tables->fill(batch, kv, adapters, arriving, stream));
   const auto launches = [&]() -> Status {
     TRY(program.layers(view));
     TRY(program.head(view));
@@ -105,6 +106,7 @@ Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv&
     TRY(program.choose(view));
   }
   TRY(fetch_logits(batch, view));
+  TRY(arriving.settle());
   return view;
 }
 
@@ -215,15 +217,19 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
   TRY_ASSIGN(state->results, PinnedBuffer::allocate(kFloat * result_floats(config, options)));
   TRY_ASSIGN(StepTables tables, StepTables::create(program.config, table_options(config, options)));
   state->tables = std::make_unique<StepTables>(std::move(tables));
-  TRY_ASSIGN(
-      state->adapters,
-      CudaAdapters::create(
-          {options.device, options.adapter_bytes_max, options.upload_bytes_max, {config.hidden, config.head_dim}}));
+  TRY_ASSIGN(state->adapters, CudaAdapters::create({options.device,
+                                                    options.adapter_bytes_max,
+                                                    options.upload_bytes_max,
+                                                    {config.hidden, config.head_dim, config.layers},
+                                                    options.layered_adapters}));
+  state->arriving = ArrivingLayers(config.layers);
   state->graphs = StepGraphs(options.graphs ? options.graphs_max : 0, options.log);
   return std::unique_ptr<CudaModel>(new CudaModel(std::move(state)));
 }
 
-Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
+Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv, int64_t wait_at_most_ns) {
+  ArrivingLayers& arriving = state_->arriving;
+  arriving.begin(batch, wait_at_most_ns);
   const ModelLimits& limits = state_->options.limits;
   const ModelConfig& config = state_->program.config;
   CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits.rows_max);
@@ -243,8 +249,10 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
   }
   TRY(set_cuda_device(state_->options.device));
   const Result<StepView> view = state_->launch(batch, kv);
+  if (!view.ok()) arriving.end();
   // Failed or not: what was launched reads the host's buffers.
   const Status done = state_->program.stream.synchronize();
+  arriving.close();
   if (!view.ok() && !is_device_lost(done)) return view.error();
   TRY(done);
   state_->give_results(batch, *view);
@@ -256,6 +264,7 @@ const ModelConfig& CudaModel::config() const { return state_->program.config; }
 const ModelLimits& CudaModel::limits() const { return state_->options.limits; }
 int32_t CudaModel::vocab_max() const { return max_vocab(state_->program.config, state_->options); }
 int64_t CudaModel::sources_made() const { return state_->tables->sources_made(); }
+const StepWaits& CudaModel::waits() const { return state_->arriving.waits(); }
 const StepGraphs& CudaModel::graphs() const { return state_->graphs; }
 int64_t CudaModel::device_bytes() const { return state_->held_bytes; }
 

@@ -88,6 +88,7 @@ Status CudaProgram::lora(std::span<const CudaProduct> products, std::span<const 
                                          products[i].w->rows};
   }
   if (args.target_count == 0) return {};
+  if (view.arriving != nullptr) TRY(view.arriving->reach_pairs(stream, modules));
   if (input != nullptr) {
     args.x = input->x;
     args.x_dtype = input->dtype;
@@ -145,6 +146,7 @@ Result<CudaInput> CudaProgram::normed(const float* x, int32_t rows, const float*
 
 // A row whose token the adapter has trained takes that, whatever the table says.
 Status CudaProgram::embed(const StepView& view) {
+  if (view.arriving != nullptr) TRY(view.arriving->reach_embedding(stream));
   for (const SavedRun& run : view.saved) {
     TRY(cuda::embed(stream, {.tokens = view.tokens + run.row_begin,
                              .rows = run.row_count,
@@ -281,6 +283,7 @@ Status CudaProgram::gather(const int32_t* from, int32_t rows) {
 Status CudaProgram::hidden(const StepView& view) {
   const int32_t rows = view.shape->hidden_rows;
   if (rows == 0) return {};
+  if (view.arriving != nullptr) TRY(view.arriving->reach_head(stream));
   TRY(gather(view.hidden_from, rows));
   const auto args = norm_args(at.gathered, weights.final_norm, at.gathered, DType::kF32);
   return norm(view.hidden_saved, args, own_final_norm);
@@ -312,6 +315,7 @@ Status CudaProgram::own_heads(const StepView& view) {
 Status CudaProgram::head(const StepView& view) {
   const int32_t rows = view.shape->logits_rows;
   if (rows == 0) return {};
+  if (view.arriving != nullptr) TRY(view.arriving->reach_head(stream));
   TRY(gather(view.logits_from, rows));
   const CudaProduct product{&weights.head, nullptr, at.logits, view.logits_stride};
   TRY_ASSIGN(const CudaInput input,
@@ -339,6 +343,10 @@ Status CudaProgram::choose(const StepView& view) {
 Status CudaProgram::layers(const StepView& view) {
   TRY(embed(view));
   for (int layer = 0; layer < config.layers; ++layer) {
+    if (view.arriving != nullptr) {
+      TRY(view.arriving->pace(layer));
+      TRY(view.arriving->reach_norms(stream, layer));
+    }
     TRY(attention_block(view, layer));
     TRY(ffn_block(view, layer));
   }

@@ -6,7 +6,8 @@
 // Ownership: owns stream, weights and activations.
 // Invariants: everything here puts kernels on the stream and nothing else (no copy, no
 // allocation, no wait), and which ones with which arguments follows from the view's shape
-// and addresses alone, so that it can be recorded.
+// and addresses alone, so that it can be recorded; but for a step with adapters that are
+// on their way, in which the stream waits for them (view.arriving).
 // Failure: Status of the launches.
 #pragma once
 

@@ -291,10 +291,13 @@ void StepTables::gather_segments(const ModelBatch& batch) {
 
 // Tensors that nobody brought before the step wait here.
 Status StepTables::ensure_saved(const ModelBatch& batch, CudaAdapters& adapters) {
-  for (const RowOverride& run : batch.overrides) TRY(adapters.ensure(run.version, *run.saved));
+  for (const RowOverride& run : batch.overrides) {
+    if (!adapters.is_arriving(run.version)) TRY(adapters.ensure(run.version, *run.saved));
+  }
   own_.clear();
   for (const RowOverride& run : batch.overrides) {
-    const DeviceSaved* const saved = adapters.find_saved(run.version);
+    const DeviceSaved* const arriving = adapters.find_arriving_saved(run.version);
+    const DeviceSaved* const saved = arriving != nullptr ? arriving : adapters.find_saved(run.version);
     if (saved->lm_head.rows > options_.vocab_max) {
       return unsupported("An adapter has a vocabulary of " + std::to_string(saved->lm_head.rows) +
                          " tokens and the model was made for up to " + std::to_string(options_.vocab_max) +
@@ -363,14 +366,16 @@ Status StepTables::put_saved(const ModelBatch& batch, CudaAdapters& adapters, St
 }
 
 Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters,
-                                  CudaStream& stream) {
+                                  ArrivingLayers& arriving, CudaStream& stream) {
   const int64_t begin = source_bytes(*config_, options_);
   used_ = begin;
   adapters.begin_step();
   StepView view;
   view.sources = reinterpret_cast<const cuda::DeviceLora*>(device_.data());
   view.shape = &shape_;
-  view.bucket = options_.buckets && batch.overrides.empty() && is_decode_step(batch);
+  const bool layered = std::any_of(batch.versions.begin(), batch.versions.end(),
+                                   [&](AdapterVersionId version) { return adapters.is_arriving(version); });
+  view.bucket = options_.buckets && batch.overrides.empty() && !layered && is_decode_step(batch);
   TRY(make_plans(batch));
   measure(batch, kv, view.bucket);
 
@@ -384,7 +389,12 @@ Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, Cud
   TRY(put_blocks(batch, kv.blocks(), tables, view));  // from here on addresses are the step's own
   TRY(put_saved(batch, adapters, view));
   if (shape_.chooses) fill_choices(batch, choices);
-  if (!batch.segments.empty()) TRY(put_sources(batch, adapters, stream));
+  if (!batch.segments.empty()) TRY(put_sources(batch, adapters, layered, stream));
+  for (int32_t slot = 0; layered && slot < batch.slots; ++slot) {
+    const AdapterVersionId version = batch.versions[static_cast<size_t>(slot)];
+    if (adapters.is_arriving(version)) arriving.add(slot, *adapters.on_its_way(version));
+  }
+  view.arriving = arriving.empty() ? nullptr : &arriving;
   if (view.bucket) {
     for (int32_t& rank : shape_.ranks) rank = rank < 0 ? rank : rounded_count(rank, options_.limits.rank_max);
   }

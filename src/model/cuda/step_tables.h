@@ -6,7 +6,8 @@
 // where a step's adapters, or their places, are others than those of the step before. A
 // decode step is filled up to its bucket (StepShape) with idle rows, parts and runs. Rows
 // whose adapter replaces full tensors are in no bucket: their launches name these
-// tensors, so a step with one is launched as it is, kernel by kernel.
+// tensors, so a step with one is launched as it is, kernel by kernel. So is a step with
+// adapters that are on their way (ArrivingLayers): its launches are those of the moment.
 //
 // Thread: the model's.
 // Ownership: owns both buffers; the spans of a StepView live until the next fill().
@@ -25,6 +26,7 @@
 #include "base/result.h"
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/cuda_stream.h"
+#include "model/cuda/arriving_layers.h"
 #include "model/cuda/cuda_adapters.h"
 #include "model/cuda/cuda_kv.h"
 #include "model/cuda/step_shape.h"
@@ -87,6 +89,7 @@ struct StepView {
   std::span<const SavedRun> saved, hidden_saved, logits_saved;
   int32_t vocab = 0;  // columns of the logits: the largest vocabulary of their rows, the model's at least
   int64_t logits_stride = 0;
+  ArrivingLayers* arriving = nullptr;  // null: all adapters of the step are there
 };
 
 // Rows of logits begin where a product may put them whatever vocabularies
@@ -108,8 +111,10 @@ class StepTables {
   int64_t sources_made() const { return sources_made_; }                    // times the table of sources was copied
   static Result<StepTables> create(const ModelConfig& config, const Options& options);
 
-  // Puts the copy on the stream.
-  Result<StepView> fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters, CudaStream& stream);
+  // Puts the copy on the stream. `arriving`, which has begun, is told of the adapters that
+  // are on their way.
+  Result<StepView> fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters, ArrivingLayers& arriving,
+                        CudaStream& stream);
   static int32_t entries_max(const ModelLimits& limits);
 
  private:
@@ -151,7 +156,7 @@ class StepTables {
   Status put_saved(const ModelBatch& batch, CudaAdapters& adapters, StepView& view);
   Status ensure_adapters(const ModelBatch& batch, CudaAdapters& adapters);
   bool is_filled_from(const ModelBatch& batch, const CudaAdapters& adapters) const;
-  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream);
+  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, bool layered, CudaStream& stream);
   Status check(const LoraPair& pair) const;
   void gather_segments(const ModelBatch& batch);
 

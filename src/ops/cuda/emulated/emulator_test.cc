@@ -10,6 +10,7 @@
 
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_memory.h"
+#include "device/cuda/stream_gate.h"
 #include "ops/cuda/dialect.cuh"
 
 namespace loralei::cuda {
@@ -246,6 +247,42 @@ TEST(CudaEmulator, CopiesArriveWhenTheyAreWaitedFor) {
   EXPECT_TRUE(outcome.right);
   EXPECT_FALSE(run_copies<Wait::kTooLate>().right);
   EXPECT_NE(run_copies<Wait::kNone>().failure.find("without waiting for its copies"), std::string::npos);
+}
+
+// Streams that run by themselves keep their own order and no other, and events order them.
+TEST(CudaEmulator, StreamsRunByThemselvesEachInItsOrder) {
+  constexpr int kStreams = 3, kCopies = 200;
+  const StreamGates gates = StreamGates::create(kStreams).value();
+  std::vector<CudaStream> streams(kStreams);
+  for (CudaStream& stream : streams) stream = CudaStream::create().value();
+  CudaEvent event = CudaEvent::create().value();
+  int apart = 0;
+  {
+    const cuda_emulated::RunningStreams running(7, 50);
+    for (uint32_t number = 1; number <= kCopies; ++number)
+      for (int i = 0; i < kStreams; ++i)
+        ASSERT_TRUE(streams[static_cast<size_t>(i)].write(gates[i].there, number).ok());
+    ASSERT_TRUE(streams[0].record(event).ok());
+    ASSERT_TRUE(streams[1].wait_for(event).ok());
+    ASSERT_TRUE(streams[1].write(gates[1].there, kCopies + 1).ok());
+    std::vector<uint32_t> last(kStreams, 0);
+    while (!gates[1].has(kCopies + 1)) {  // nobody waits for them
+      for (int i = 0; i < kStreams; ++i) {
+        const uint32_t now = gates[i].there.load();
+        ASSERT_GE(now, last[static_cast<size_t>(i)]);
+        last[static_cast<size_t>(i)] = now;
+      }
+      apart += last[0] != last[2] ? 1 : 0;
+    }
+    EXPECT_TRUE(gates[0].has(kCopies));
+    ASSERT_TRUE(streams[2].synchronize().ok());
+  }
+  EXPECT_TRUE(gates[2].has(kCopies));
+  EXPECT_GT(apart, 0);
+  ASSERT_TRUE(streams[0].write(gates[0].there, kCopies + 2).ok());
+  EXPECT_FALSE(gates[0].has(kCopies + 2)) << "they run late again";
+  ASSERT_TRUE(streams[0].synchronize().ok());
+  EXPECT_TRUE(gates[0].has(kCopies + 2));
 }
 
 }  // namespace
