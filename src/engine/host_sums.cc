@@ -50,10 +50,11 @@ void HostSums::add(std::span<const LayerSumsPart> parts) {
     tickets_.push_back(assist_.publish(part.version, part.input, part.input.segments.front()));
   for (size_t i = 0; i < parts.size(); ++i) {
     const LayerSumsPart& part = parts[i];
-    const bool helped = tickets_[i].ok() &&
-                        assist_.collect(*tickets_[i], part.version, part.input, part.input.segments.front(),
-                                        part.targets, context_, LayerAssist::kLateNs)
-                            .ok();
+    const bool helped =
+        tickets_[i].ok() && assist_
+                                .collect(*tickets_[i], part.version, part.input, part.input.segments.front(),
+                                         part.targets, context_, LayerAssist::kLateNs)
+                                .ok();
     if (!helped) add_here(part);
   }
   tickets_.clear();

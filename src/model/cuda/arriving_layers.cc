@@ -2,6 +2,7 @@
 #include "model/cuda/arriving_layers.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -28,8 +29,13 @@ bool has_head(const SavedTensors& saved) {
 
 }  // namespace
 
-void ArrivingLayers::begin(const ModelBatch& batch, int64_t wait_at_most_ns) {
+void ArrivingLayers::begin(const ModelBatch& batch, int64_t wait_at_most_ns, LayerSums* sums) {
   batch_ = &batch;
+  sums_ = sums;
+  exchange_.begin(sums);
+  host_rows_ = 0;
+  sent_ = false;
+  assisted_layer_ = -1;
   arriving_.clear();
   standing_.clear();
   marks_ = next_ = counted_ = 0;
@@ -43,7 +49,25 @@ void ArrivingLayers::add(int32_t slot, const CudaAdapters::OnItsWay& way) {
   const AdapterVersionId version = batch_->versions[static_cast<size_t>(slot)];
   const auto run = std::find_if(batch_->overrides.begin(), batch_->overrides.end(),
                                 [version](const RowOverride& each) { return each.version == version; });
-  arriving_.push_back({slot, version, way, run == batch_->overrides.end() ? nullptr : run->saved, 0});
+  Arriving& one = arriving_.emplace_back();
+  one.slot = slot;
+  one.version = version;
+  one.way = way;
+  one.saved = run == batch_->overrides.end() ? nullptr : run->saved;
+  one.apart = sums_ != nullptr && sums_->computes(version) && one.saved == nullptr && fits_the_host(slot);
+}
+
+bool ArrivingLayers::fits_the_host(int32_t slot) {
+  int64_t rows = 0;
+  for (const LoraSegment& segment : batch_->segments) rows += segment.slot == slot ? segment.row_count : 0;
+  if (rows == 0 || host_rows_ + rows > exchange_.rows_max()) return false;
+  host_rows_ += static_cast<int32_t>(rows);
+  return true;
+}
+
+bool ArrivingLayers::is_apart_slot(int32_t slot) const {
+  return std::any_of(arriving_.begin(), arriving_.end(),
+                     [slot](const Arriving& one) { return one.apart && one.slot == slot; });
 }
 
 // --- what the stream waits for
@@ -85,8 +109,10 @@ Status ArrivingLayers::reach(CudaStream& stream, int32_t layer, Reads&& reads) {
   return {};
 }
 
-Status ArrivingLayers::reach_pairs(CudaStream& stream, std::span<const size_t> modules) {
+Status ArrivingLayers::reach_pairs(CudaStream& stream, std::span<const size_t> modules, size_t of) {
   return reach(stream, layer_of(modules.front()), [&](const Arriving& one) {
+    const auto index = static_cast<size_t>(&one - arriving_.data());
+    if (of == kNotApart ? one.apart : of != kAll && of != index) return false;
     return std::any_of(modules.begin(), modules.end(), [&](size_t module) { return has_pair(one, module); });
   });
 }
@@ -104,6 +130,7 @@ Status ArrivingLayers::reach_embedding(CudaStream& stream) {
 
 Status ArrivingLayers::reach_head(CudaStream& stream) {
   TRY(reach(stream, layers_, [](const Arriving& one) { return one.saved != nullptr && has_head(*one.saved); }));
+  TRY(serve(exchange_.published()));
   for (const Arriving& one : arriving_) {
     if (one.saved == nullptr || one.saved->head_tokens.empty()) continue;
     while (!one.way.gate->has(static_cast<uint32_t>(layers_) + 1)) {
@@ -112,6 +139,61 @@ Status ArrivingLayers::reach_head(CudaStream& stream) {
     }
   }
   return {};
+}
+
+// --- what the host computes
+
+Status ArrivingLayers::publish(CudaStream& stream, std::span<const CudaProduct> products,
+                               std::span<const size_t> modules, const CudaInput& input) {
+  const int32_t layer = layer_of(modules.front());
+  sent_ = false;
+  for (Arriving& one : arriving_) {
+    one.on_host = one.apart && !one.way.gate->has(static_cast<uint32_t>(layer) + 1) &&
+                  std::any_of(modules.begin(), modules.end(), [&](size_t module) { return has_pair(one, module); });
+    if (!one.on_host) continue;
+    if (!sent_) exchange_.open(layer, input);
+    sent_ = true;
+    send(one, products, modules);
+  }
+  count(layer, sent_);
+  const uint32_t before = exchange_.published() - (sent_ ? 1 : 0);
+  if (!sent_) return serve(before);
+  TRY(exchange_.publish(stream));
+  TRY(mark(stream));
+  const size_t sent = marks_ - 1;
+  TRY(serve(before));
+  sent_mark_ = sent;
+  return {};
+}
+
+void ArrivingLayers::send(const Arriving& one, std::span<const CudaProduct> products, std::span<const size_t> modules) {
+  std::array<int, LayerExchange::kModules> wanted{};
+  for (size_t i = 0; i < modules.size(); ++i)
+    wanted[i] = has_pair(one, modules[i]) ? static_cast<int>(modules[i] % kLayerModules) : LayerExchange::kNone;
+  for (const LoraSegment& segment : batch_->segments)
+    if (segment.slot == one.slot) exchange_.take(one.version, segment, products, {wanted.data(), modules.size()});
+}
+
+Status ArrivingLayers::add_sums(CudaStream& stream, std::span<const CudaProduct> products) {
+  return sent_ ? exchange_.add(stream, products) : Status();
+}
+
+Status ArrivingLayers::serve(uint32_t number) {
+  return exchange_.serve(number, [this]() -> Status {
+    TRY(events_[sent_mark_].done());
+    return poll();
+  });
+}
+
+// Where the host and the device have taken turns.
+void ArrivingLayers::count(int32_t layer, bool assisted) {
+  if (assisted) {
+    waits_.assisted_layers += assisted_layer_ == layer ? 0 : 1;
+    assisted_layer_ = layer;
+    waits_.handover_layer = -1;
+  } else if (assisted_layer_ >= 0 && assisted_layer_ < layer && waits_.handover_layer < 0) {
+    waits_.handover_layer = layer;
+  }
 }
 
 // --- looking on
@@ -157,6 +239,7 @@ Status ArrivingLayers::pace(int32_t layer) {
     return wait != nullptr && static_cast<int32_t>(wait->pieces) + kAheadLayers <= layer;
   };
   TRY(poll());
+  if (far()) TRY(serve(exchange_.published()));
   while (far()) {
     std::this_thread::sleep_for(kLookAgain);
     TRY(poll());
@@ -165,6 +248,7 @@ Status ArrivingLayers::pace(int32_t layer) {
 }
 
 Status ArrivingLayers::settle() {
+  TRY(serve(exchange_.published()));
   TRY(poll());
   while (first_missing() != nullptr) {
     std::this_thread::sleep_for(kLookAgain);
@@ -174,11 +258,13 @@ Status ArrivingLayers::settle() {
 }
 
 void ArrivingLayers::end() {
+  exchange_.end();
   for (const Arriving& one : arriving_) one.way.gate->end();
 }
 
 void ArrivingLayers::close() {
   for (const Arriving& one : arriving_) one.way.gate->ended.store(0, std::memory_order_release);
+  exchange_.close();
   arriving_.clear();
   batch_ = nullptr;
 }

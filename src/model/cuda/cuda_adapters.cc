@@ -387,6 +387,11 @@ const DeviceSaved* CudaAdapters::find_saved(AdapterVersionId version) {
   return found != copies_.end() && use_if_there(found->second.saved_slab) ? &found->second.saved : nullptr;
 }
 
+const Error* CudaAdapters::failure_of(AdapterVersionId version) const {
+  const Slab* const slab = slab_of(version);
+  return slab != nullptr && slab->state == State::kFailed ? &slab->error : nullptr;
+}
+
 bool CudaAdapters::is_arriving(AdapterVersionId version) const {
   const Slab* const slab = slab_of(version);
   return slab != nullptr && slab->state == State::kOnTheWay && slab->gate >= 0;

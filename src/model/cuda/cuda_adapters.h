@@ -123,6 +123,8 @@ class CudaAdapters {
   // Null: not on the device.
   const cuda::DeviceLora* find(AdapterVersionId version, int32_t module);
   const DeviceSaved* find_saved(AdapterVersionId version);
+  // Of one that is held and whose upload has failed; null: it has not.
+  const Error* failure_of(AdapterVersionId version) const;
   // Of one that is on its way, held, and told of piece by piece: where that will be.
   bool is_arriving(AdapterVersionId version) const;
   const cuda::DeviceLora* find_arriving(AdapterVersionId version, int32_t module) const;

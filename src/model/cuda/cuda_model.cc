@@ -41,7 +41,15 @@ StepTables::Options table_options(const ModelConfig& config, const CudaModelOpti
                                 : std::min(kTableBlocksMax, options.limits.rows_max * per_sequence);
   tables.slots_max = options.adapters_max;
   tables.vocab_max = max_vocab(config, options);
+  tables.host_rows_max = options.host_rows_max;
   return tables;
+}
+
+LayerExchange::Options exchange_options(const ModelConfig& config, const CudaModelOptions& options) {
+  const int32_t q_width = config.heads * config.head_dim, kv_width = config.kv_heads * config.head_dim;
+  return {.rows_max = options.host_rows_max,
+          .in_max = std::max({config.hidden, config.ffn, q_width}),
+          .outs_max = std::max({q_width + 2 * kv_width, config.hidden, 2 * config.ffn})};
 }
 
 CudaProducts::Options product_options(const CudaModelOptions& options) {
@@ -176,7 +184,7 @@ Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config
 
 int64_t CudaModel::pinned_bytes(const ModelConfig& config, const CudaModelOptions& options) {
   return kFloat * result_floats(config, options) + StepTables::bytes(config, table_options(config, options)) +
-         options.upload_bytes_max;
+         LayerExchange::pinned_bytes(exchange_options(config, options)) + options.upload_bytes_max;
 }
 
 Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, const WeightStore& weights,
@@ -222,14 +230,15 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
                                                     options.upload_bytes_max,
                                                     {config.hidden, config.head_dim, config.layers},
                                                     options.layered_adapters}));
-  state->arriving = ArrivingLayers(config.layers);
+  TRY_ASSIGN(LayerExchange exchange, LayerExchange::create(exchange_options(config, options)));
+  state->arriving = ArrivingLayers(config.layers, std::move(exchange));
   state->graphs = StepGraphs(options.graphs ? options.graphs_max : 0, options.log);
   return std::unique_ptr<CudaModel>(new CudaModel(std::move(state)));
 }
 
-Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv, int64_t wait_at_most_ns) {
+Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv, int64_t wait_at_most_ns, LayerSums* sums) {
   ArrivingLayers& arriving = state_->arriving;
-  arriving.begin(batch, wait_at_most_ns);
+  arriving.begin(batch, wait_at_most_ns, sums);
   const ModelLimits& limits = state_->options.limits;
   const ModelConfig& config = state_->program.config;
   CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits.rows_max);

@@ -48,6 +48,7 @@
 #include "base/result.h"
 #include "model/cuda/cuda_adapters.h"
 #include "model/cuda/cuda_kv.h"
+#include "model/layer_sums.h"
 #include "model/model.h"
 
 namespace loralei {
@@ -70,6 +71,7 @@ struct CudaModelOptions {
   bool batch_invariant = false;   // all steps in one kernel class: slow for many rows
   bool graphs = true;             // decode steps as recorded graphs
   int32_t graphs_max = 64;        // kept at a time, the least recently used goes first; 0: none
+  int32_t host_rows_max = 0;      // of a step, of adapters on their way whose layers the host computes
   bool layered_adapters = false;  // steps may use adapters that are on their way
   LogSink* log = nullptr;         // told when the driver refuses to record; outlives the model
 };
@@ -83,8 +85,9 @@ class CudaModel {
   CudaModel& operator=(const CudaModel&) = delete;
 
   // `kv` is of this model's shape and on its device.
-  // `wait_at_most_ns`: in all, for layers of adapters that are on their way.
-  Status forward(const ModelBatch& batch, const CudaKv& kv, int64_t wait_at_most_ns = 0);
+  // `wait_at_most_ns`: in all, for layers of adapters that are on their way. `sums`: who
+  // computes on the host what such layers add, by options' host_rows_max; may be null.
+  Status forward(const ModelBatch& batch, const CudaKv& kv, int64_t wait_at_most_ns = 0, LayerSums* sums = nullptr);
   const StepWaits& waits() const;  // of the step before
   CudaAdapters& adapters();
   const StepGraphs& graphs() const;

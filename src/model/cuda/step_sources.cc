@@ -60,7 +60,7 @@ Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, 
       const auto number = static_cast<int32_t>(module);
       const cuda::DeviceLora* lora = adapters.find(batch.versions[slot], number);
       if (lora == nullptr) lora = adapters.find_arriving(batch.versions[slot], number);
-      CHECK(lora != nullptr);  // it stays until the next begin_step()
+      if (lora == nullptr) return lost_on_its_way();
       table[module * slots + slot] = *lora;
       shape_.ranks[module] = std::max({shape_.ranks[module], lora->rank, 1});
     }

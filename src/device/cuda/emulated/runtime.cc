@@ -60,6 +60,7 @@ struct Piece {
   Work run;
   std::function<bool()> ready;  // empty: at once
   Work hasten;                  // makes it ready where streams do not run by themselves; empty: others do
+  uint64_t rests_in = 64;       // one in so many rests behind it, where they do
   bool may_run() const { return ready == nullptr || ready(); }
 };
 
@@ -190,8 +191,9 @@ bool run_some_stream(Prng& random, int64_t rest_most_us) {
     const std::shared_ptr<StreamQueue> stream = all_streams()[(first + i) % count].lock();
     if (stream == nullptr || stream->waiting.empty() || stream->rests_until > now) continue;
     if (!stream->waiting.front().may_run()) continue;
+    const uint64_t rests_in = stream->waiting.front().rests_in;
     stream->run_one();
-    if (rest_most_us > 0 && random.below(8) == 0) {
+    if (rest_most_us > 0 && random.below(rests_in) == 0) {
       const auto rest = static_cast<int64_t>(random.below(static_cast<uint64_t>(rest_most_us)));
       stream->rests_until = now + std::chrono::microseconds(rest);
     }
@@ -478,7 +480,7 @@ Status copy(void* to, const void* from, int64_t bytes, CopyKind /*kind*/, Stream
   TRY(usable(stream));
   if (bytes == refused_copy_bytes) return internal_error("The GPU could not copy memory: out of resources.");
   queue_of(stream)->put(
-      {[=] { std::memmove(to, from, static_cast<size_t>(bytes)); }, [=] { return bytes != held_copy_bytes; }, {}});
+      {[=] { std::memmove(to, from, static_cast<size_t>(bytes)); }, [=] { return bytes != held_copy_bytes; }, {}, 2});
   return {};
 }
 Status fill(void* to, int byte, int64_t bytes, Stream stream) {
