@@ -6,12 +6,20 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <functional>
+#include <map>
+#include <thread>
 
 #include "base/prng.h"
 #include "device/cuda/emulated/emulator.h"
+#include "device/host/arena.h"
+#include "device/host/thread_pool.h"
 #include "model/cuda/cuda_model.h"
 #include "model/cuda/step_graphs.h"
+#include "model/layer_sums.h"
+#include "ops/op_table.h"
 #include "support/made_files.h"
 #include "support/model_harness.h"
 #include "support/patience.h"
@@ -82,6 +90,7 @@ class CudaArriving : public testing::TestWithParam<Subject> {
     options.limits.rank_max = 64;
     options.activation = DType::kF32;
     options.layered_adapters = layered;
+    options.host_rows_max = layered ? kHostRows : 0;
     auto made = CudaModel::create(harness_->config(), harness_->weights(), options);
     ASSERT_TRUE(made.ok()) << made.error().message;
     model = std::move(*made);
@@ -89,6 +98,7 @@ class CudaArriving : public testing::TestWithParam<Subject> {
     ASSERT_TRUE(cache.ok()) << cache.error().message;
     kv = std::move(*cache);
   }
+  static constexpr int32_t kHostRows = 12;
   CudaAdapters& adapters() { return model_->adapters(); }
   static AdapterFactors factors_of(const Adapter& adapter) {
     return {adapter.version, adapter.pairs, adapter.storage, adapter.saved.any() ? &adapter.saved : nullptr};
@@ -109,8 +119,8 @@ class CudaArriving : public testing::TestWithParam<Subject> {
     if (adapter != nullptr) made.adapters = {{adapter, 0.75f}};
     return made;
   }
-  Result<StepOutput> run(const std::vector<Span>& spans, int64_t wait_at_most_ns) {
-    harness_->set_forward([&](const ModelBatch& batch) { return model_->forward(batch, kv_, wait_at_most_ns); });
+  Result<StepOutput> run(const std::vector<Span>& spans, int64_t wait_at_most_ns, LayerSums* sums = nullptr) {
+    harness_->set_forward([&](const ModelBatch& batch) { return model_->forward(batch, kv_, wait_at_most_ns, sums); });
     auto output = harness_->run(spans);
     harness_->set_forward({});
     return output;
@@ -261,6 +271,179 @@ TEST_P(CudaArriving, StepsThatMayWaitAreNeverRecorded) {
   for (int time = 0; time < 3; ++time) EXPECT_EQ(run(spans, 0).value().logits, want.logits);
   EXPECT_EQ(model_->graphs().recorded(), 1);
   leave(*adapter);
+}
+
+// --- with layers that the host computes
+
+// The reference kernels on the calling thread, which take their time.
+class SlowSums final : public LayerSums {
+ public:
+  explicit SlowSums(uint64_t seed) : random_(seed) {
+    context_.pool = &pool_;
+    OpLimits limits{.rows_max = 64, .in_max = 128, .heads = 1, .kv_heads = 1, .head_dim = 1};
+    limits.rank_max = 64;
+    limits.segments_max = 1;
+    scratch_ = HostBuffer::allocate((*available_op_tables().front()).scratch_bytes(limits)).value();
+    context_.scratch = scratch_.bytes();
+  }
+  bool computes(AdapterVersionId version) const override { return known.count(version.value) != 0; }
+  void add(std::span<const LayerSumsPart> parts) override {
+    if (on_add) on_add(calls);
+    ++calls;
+    for (const LayerSumsPart& part : parts) {
+      ASSERT_EQ(part.input.segments.size(), 1u);
+      rows += part.input.segments.front().row_count;
+      std::vector<LoraTarget> targets(part.targets.begin(), part.targets.end());
+      std::vector<LoraSource> sources;
+      for (const Module module : part.input.modules)
+        sources.push_back({&known.at(part.version.value)->pair(part.input.layer, module)});
+      for (size_t i = 0; i < targets.size(); ++i) targets[i].sources = &sources[i];
+      (*available_op_tables().front())
+          .lora(context_, {part.input.x, part.input.x_stride, part.input.in, part.input.segments, targets});
+    }
+    if (random_.below(4) == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_.below(2000)));
+  }
+
+  std::map<uint64_t, const Adapter*> known;
+  std::function<void(int call)> on_add;
+  int calls = 0, rows = 0;
+
+ private:
+  ThreadPool pool_{1};
+  HostBuffer scratch_;
+  OpContext context_;
+  Prng random_;
+};
+
+void expect_near(const StepOutput& got, const StepOutput& want) {
+  ASSERT_EQ(got.logits.size(), want.logits.size());
+  for (size_t row = 0; row < want.logits.size(); ++row) {
+    ASSERT_EQ(got.logits[row].size(), want.logits[row].size());
+    for (size_t i = 0; i < want.logits[row].size(); ++i) {
+      if (got.logits[row][i] == want.logits[row][i]) continue;  // -inf beyond a row's vocabulary
+      ASSERT_NEAR(got.logits[row][i], want.logits[row][i], 2e-4f) << "row " << row << " logit " << i;
+    }
+  }
+}
+float apart(const StepOutput& a, const StepOutput& b) {
+  float most = 0;
+  for (size_t row = 0; row < a.logits.size(); ++row)
+    for (size_t i = 0; i < a.logits[row].size(); ++i)
+      if (std::isfinite(a.logits[row][i])) most = std::max(most, std::abs(a.logits[row][i] - b.logits[row][i]));
+  return most;
+}
+
+// Nothing arrives: every layer is the host's, beside rows whose adapters are there.
+TEST_P(CudaArriving, AStepNeedsNothingOfWhatTheHostComputes) {
+  SlowSums sums(random_());
+  const Adapter* const adapter = adapters_.back();  // of layers alone
+  const Adapter* const other = adapters_.front();
+  hold(*adapter);
+  const int64_t first_piece = pieces_of(*adapter).front();
+  until([&] { return adapters().arrived(adapter->version).value(); });
+  leave(*adapter);
+  hold(*other);
+  until([&] { return adapters().arrived(other->version).value(); });
+  const cuda_emulated::RunningStreams running(random_(), 500);
+  cuda_emulated::hold_copies_of(first_piece);
+  hold(*adapter);
+  sums.known = {{adapter->version.value, adapter}};
+  for (int round = 0; round < 6 && !HasFailure(); ++round) {
+    std::vector<Span> spans = {span(0, adapter, 1 + static_cast<int>(random_.below(5))), span(1, other, 3),
+                               span(2, adapter, 2 + static_cast<int>(random_.below(4)))};
+    spans[2].adapters = {{adapter, 0.5f}, {other, 1.0f}};  // a sum, of which one is there
+    const StepOutput want = where_all_is_there(spans);
+    const int rows_before = sums.rows;
+    const auto got = run(spans, 0, &sums);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    expect_near(*got, want);
+    EXPECT_EQ(model_->waits().layers, 0);
+    EXPECT_EQ(model_->waits().assisted_layers, harness_->config().layers);
+    EXPECT_EQ(model_->waits().handover_layer, -1);
+    // Inputs of q k v, o, gate up, down in every layer; but for k alone in one of them.
+    EXPECT_EQ(sums.rows - rows_before,
+              static_cast<int>(spans[0].tokens.size() + spans[2].tokens.size()) * 4 * harness_->config().layers);
+    for (Span& without : spans)
+      std::erase_if(without.adapters, [&](const auto& use) { return use.adapter == adapter; });
+    EXPECT_GT(apart(where_all_is_there(spans), want), 0.01f) << "an adapter that changes nothing";
+  }
+  cuda_emulated::hold_copies_of(-1);
+  leave(*other);
+  until([&] { return adapters().arrived(adapter->version).value(); });
+  leave(*adapter);
+}
+
+// The device goes on from the layer that is there when its input is, and the host no more.
+TEST_P(CudaArriving, TheDeviceTakesOverWhereALayerIsThere) {
+  SlowSums sums(random_());
+  const Adapter* const adapter = adapters_.back();
+  hold(*adapter);
+  const int64_t first_piece = pieces_of(*adapter).front();
+  until([&] { return adapters().arrived(adapter->version).value(); });
+  leave(*adapter);
+  sums.known = {{adapter->version.value, adapter}};
+  const int inputs = 4 * harness_->config().layers;
+  const cuda_emulated::RunningStreams running(random_(), 0);
+  for (int last = 0; last + 5 < inputs; ++last) {
+    cuda_emulated::hold_copies_of(first_piece);
+    hold(*adapter);
+    sums.calls = 0;
+    sums.on_add = [&](int call) {
+      if (call != last) return;
+      cuda_emulated::hold_copies_of(-1);
+      until([&] { return adapters().on_its_way(adapter->version)->arrivals->whole(); });
+    };
+    const std::vector<Span> spans = {span(0, adapter, 4)};
+    const StepOutput want = where_all_is_there(spans);
+    const auto got = run(spans, 0, &sums);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    expect_near(*got, want);
+    EXPECT_EQ(sums.calls, last + 2) << "what was sent already, and no more";
+    EXPECT_EQ(model_->waits().layers, 0);
+    EXPECT_EQ(model_->waits().handover_layer, (last + 1) / 4 + 1);
+    leave(*adapter);
+  }
+}
+
+// More rows than the host may have wait for layers.
+TEST_P(CudaArriving, RowsThatTheHostHasNoRoomForWait) {
+  SlowSums sums(random_());
+  const Adapter* const adapter = adapters_.back();
+  sums.known = {{adapter->version.value, adapter}};
+  const std::vector<Span> spans = {span(0, adapter, kHostRows + 1)};
+  const StepOutput want = where_all_is_there(spans);
+  const cuda_emulated::RunningStreams running(random_(), 3000);
+  hold(*adapter);
+  const auto got = run(spans, kLong, &sums);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  EXPECT_EQ(got->logits, want.logits);
+  EXPECT_EQ(sums.calls, 0);
+  leave(*adapter);
+}
+
+// What the host computes of one does not keep the step from ending with another's layer.
+TEST_P(CudaArriving, ALateLayerOfAnotherEndsAStepThatTheHostHelps) {
+  SlowSums sums(random_());
+  const Adapter* const late = adapters_.back();
+  const Adapter* const helped = adapters_.front();
+  const int64_t bytes = bytes_to_stop(*late);
+  sums.known = {{helped->version.value, helped}};
+  const std::vector<Span> spans = {span(0, helped, 3), span(1, late, 3)};
+  const StepOutput want = where_all_is_there(spans);
+  const cuda_emulated::RunningStreams running(random_(), 0);
+  cuda_emulated::hold_copies_of(bytes);
+  hold(*late);
+  hold(*helped);  // comes behind it
+  const auto ended = run(spans, 20'000'000, &sums);
+  ASSERT_FALSE(ended.ok());
+  EXPECT_EQ(model_->waits().ended_by, late->version);
+  EXPECT_GT(sums.calls, 0);
+  cuda_emulated::hold_copies_of(-1);
+  const auto got = run(spans, kLong, &sums);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  expect_near(*got, want);
+  leave(*late);
+  leave(*helped);
 }
 
 }  // namespace
