@@ -17,8 +17,8 @@ namespace loralei {
 
 namespace {
 
-// Helpers have the cores that the emulated device leaves, one each. Beside a GPU there are
-// as many as are stated, where a way is stated that wants them.
+// Helpers have the cores that the emulated device leaves, one each. Beside a GPU there
+// are as many as are stated, where a way is stated that wants them.
 AssistSetup assist_of(const EngineHostOptions& options, const DeviceBudget& device, int threads) {
   AssistSetup assist = options.assist;
   const ColdStart way = options.engine.cold_start;

@@ -61,7 +61,6 @@ class CudaArriving : public testing::TestWithParam<Subject> {
     harness_ = std::move(*opened);
     for (const std::string& name : GetParam().adapters) load(kGolden + "adapters/" + name);
     load(write_uneven_adapter(), false);
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed_));
     make(there_, there_kv_, false);
     make(model_, kv_, true);
   }
@@ -173,7 +172,7 @@ TEST_P(CudaArriving, StepsHaveTheBitsOfAdaptersThatAreThere) {
     if (random_.below(2) == 0) spans.push_back(span(2, nullptr, 3));
     const StepOutput want = where_all_is_there(spans);
     {
-      const cuda_emulated::RunningStreams running(random_(), random_.below(2) == 0 ? 0 : 3000);
+      const cuda_emulated::RunningStreams running(random_(), random_.below(2) == 0 ? 0 : 20'000);
       hold(*first);
       if (second != first) hold(*second);
       if (random_.below(3) == 0) until([&] { return adapters().arrived(first->version).value(); });
@@ -373,7 +372,8 @@ TEST_P(CudaArriving, AStepNeedsNothingOfWhatTheHostComputes) {
   leave(*adapter);
 }
 
-// The device goes on from the layer that is there when its input is, and the host no more.
+// The device goes on from the layer that is there when its input is, and the host no
+// more.
 TEST_P(CudaArriving, TheDeviceTakesOverWhereALayerIsThere) {
   SlowSums sums(random_());
   const Adapter* const adapter = adapters_.back();

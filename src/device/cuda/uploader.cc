@@ -191,6 +191,7 @@ Status Uploader::take_done() {
 void Uploader::settle_all(const Error& error) {
   while (copies_.copies_in_flight() > 0 && settle().ok()) {
   }
+  (void)copies_.wait_all();  // what was put on the stream and not counted
   while (!going_.empty()) report(error);
 }
 

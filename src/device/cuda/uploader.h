@@ -20,8 +20,8 @@
 // belongs to the caller, who leaves it alone until then.
 // Invariants: uploads end in the order of start(), each exactly once; of a piece that is
 // told of everything is there, and of a whole upload every piece is before its end; no
-// more than staging_bytes are in flight; no allocation on the device after create(); no lock is
-// held while anything is copied.
+// more than staging_bytes are in flight; no allocation on the device after create(); no
+// lock is held while anything is copied.
 // Failure: start() cannot fail; what the driver refuses ends that upload with a sentence,
 // and the next one is tried. The destructor drops what was not begun and waits for
 // what is in flight.

@@ -156,7 +156,8 @@ TEST_F(UploaderTest, PiecesAreThereWhenStreamsAndThreadsAreToldSo) {
 }
 
 #ifdef LORALEI_CUDA_EMULATION
-// Of an upload that fails midway pieces are there as far as it came, and the others never.
+// Of an upload that fails midway pieces are there as far as it came, and the others
+// never.
 TEST_F(UploaderTest, AnUploadThatFailsMidwaySaysSoToThoseWhoWaitForPieces) {
   const StreamGates gates = StreamGates::create(1).value();
   std::vector<std::byte> want;

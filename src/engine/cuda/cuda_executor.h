@@ -5,11 +5,11 @@
 // Ownership: borrows model, cache and the ledger that grants its results in host memory,
 // all of which outlive it.
 // Invariants: adapters that are on their way to the device are those of the tier's
-// on_its_way(), where the model is made for them; what helpers compute for them is counted
-// in the step's waits. The engine hands out the ids of `kv`'s blocks, whose bytes it does not have.
-// A row's result depends on the kernel class of its step (cuda_model.h), so texts may
-// differ in the last bits of their logits from those computed in other company, unless
-// the model was made batch_invariant.
+// on_its_way(), where the model is made for them; what helpers compute for them is
+// counted in the step's waits. The engine hands out the ids of `kv`'s blocks, whose bytes
+// it does not have. A row's result depends on the kernel class of its step
+// (cuda_model.h), so texts may differ in the last bits of their logits from those
+// computed in other company, unless the model was made batch_invariant.
 // Failure: as CudaModel::forward, and Executor::reserve_vocab; accepts() refuses the
 // adapters that would fail a step.
 #pragma once

@@ -10,9 +10,9 @@
 //
 // What the host computes instead (LayerSums) for adapters that it knows, `apart` here:
 // their rows are left out of the step's plan of pairs and have one of their own. At each
-// layer input it is decided anew: the layer is there, and the device computes it; else its
-// rows go to the host (LayerExchange). What is on the stream is ahead of what the host has
-// computed by one layer input.
+// layer input it is decided anew: the layer is there, and the device computes it; else
+// its rows go to the host (LayerExchange). What is on the stream is ahead of what the
+// host has computed by one layer input.
 //
 // A step waits for so long in all. Who launches looks now and then (poll): a stream that
 // stands at a wait for longer, or for what will not come, is let go on, with numbers that
@@ -21,8 +21,8 @@
 // Launches go ahead of what is there by kAheadLayers at most: a stream takes so many
 // launches, and behind that launching waits for the stream, where nobody looks.
 // Thread: the model's.
-// Ownership: shares arrivals, borrows the gates (CudaAdapters) and the batch from add() to
-// close().
+// Ownership: shares arrivals, borrows the gates (CudaAdapters) and the batch from add()
+// to close().
 // Invariants: no kernel reads a number of a layer before it is there, unless the step has
 // ended; what an adapter has nothing of is not waited for. What holds numbers of columns
 // (trained tokens of a head) is not launched at all before it is there. Gates are let
@@ -75,8 +75,8 @@ class ArrivingLayers {
   Status reach_norms(CudaStream& stream, int32_t layer);
   Status reach_embedding(CudaStream& stream);
   Status reach_head(CudaStream& stream);
-  // Of those that are apart: decides who computes these modules, whose input is there, and
-  // sends the host its rows. Then serves what was sent before that.
+  // Of those that are apart: decides who computes these modules, whose input is there,
+  // and sends the host its rows. Then serves what was sent before that.
   Status publish(CudaStream& stream, std::span<const CudaProduct> products, std::span<const size_t> modules,
                  const CudaInput& input);
   bool on_host(size_t index) const { return arriving_[index].on_host; }

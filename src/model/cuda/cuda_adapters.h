@@ -137,6 +137,7 @@ class CudaAdapters {
   // of that step's work.
   void drop(AdapterVersionId version);
 
+  bool layered() const { return layered_; }
   int64_t bytes() const { return arena_.taken_bytes(); }
   int64_t bytes_max() const { return arena_.size_bytes(); }
   // Of uploads that have arrived: their number, bytes and time, and how many of them

@@ -184,7 +184,7 @@ Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config
 
 int64_t CudaModel::pinned_bytes(const ModelConfig& config, const CudaModelOptions& options) {
   return kFloat * result_floats(config, options) + StepTables::bytes(config, table_options(config, options)) +
-         LayerExchange::pinned_bytes(exchange_options(config, options)) + options.upload_bytes_max;
+         LayerExchange::host_bytes(exchange_options(config, options)) + options.upload_bytes_max;
 }
 
 Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, const WeightStore& weights,

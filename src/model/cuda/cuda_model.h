@@ -108,7 +108,8 @@ class CudaModel {
   };
   static Result<DeviceBytes> device_bytes(const ModelConfig& config, const WeightStore& weights,
                                           const CudaModelOptions& options);
-  // Host memory that is pinned for results, tables and uploads.
+  // Host memory that is pinned for results, tables and uploads, and what is taken of it
+  // for rows whose layers the host computes.
   static int64_t pinned_bytes(const ModelConfig& config, const CudaModelOptions& options);
 
  private:

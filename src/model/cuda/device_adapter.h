@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An adapter in device memory: how its low-rank pairs and the full tensors it has in the
-// place of the model's (SavedTensors) lie there, one behind the other in one range, in the
-// order in which a pass reads them. So the layers can come, and be used, one by one:
-// piece 0 has what the embedding and layer 0 have, piece l layer l, and piece `layers` what
-// comes behind the last one, final norm and head.
+// place of the model's (SavedTensors) lie there, one behind the other in one range, in
+// the order in which a pass reads them. So layers can come, and be used, one by one:
+// piece 0 has what the embedding and layer 0 have, piece l what layer l has, and piece
+// `layers` what comes behind the last one, final norm and head.
 //
 // Thread: any.
 // Ownership: plain values; the memory belongs to who gave it.

@@ -24,8 +24,8 @@ int64_t result_floats(const LayerExchange::Options& options) {
 
 }  // namespace
 
-int64_t LayerExchange::pinned_bytes(const Options& options) {
-  return kFloat * (row_floats(options) + result_floats(options));
+int64_t LayerExchange::host_bytes(const Options& options) {
+  return kFloat * (2 * row_floats(options) + result_floats(options));
 }
 
 Result<LayerExchange> LayerExchange::create(const Options& options) {

@@ -14,7 +14,8 @@
 // Invariants: exchanges are served in their order; two at most are on the stream and not
 // served, and the later one's rows come out when the earlier one's sums are in, so that
 // one place for each does for both. Rows that end() let go are never served.
-// Failure: Status of the launches; `look` of serve(), which is asked while the host waits.
+// Failure: Status of the launches; `look` of serve(), which is asked while the host
+// waits.
 #pragma once
 
 #include <array>
@@ -43,7 +44,7 @@ class LayerExchange {
     int32_t outs_max = 0;  // of all modules that read one layer input
   };
   LayerExchange() = default;  // of no rows
-  static int64_t pinned_bytes(const Options& options);
+  static int64_t host_bytes(const Options& options);
   static Result<LayerExchange> create(const Options& options);
   int32_t rows_max() const { return options_.rows_max; }
 

@@ -141,7 +141,7 @@ Status StepTables::put(std::span<const T> values, int32_t count, T padding, cons
 
 // Those of the step that are on their way. One that will not come ends the step.
 Status StepTables::expect(const ModelBatch& batch, CudaAdapters& adapters, ArrivingLayers& arriving) {
-  for (int32_t slot = 0; slot < std::ssize(batch.versions); ++slot) {
+  for (int32_t slot = 0; adapters.layered() && slot < std::ssize(batch.versions); ++slot) {
     const AdapterVersionId version = batch.versions[static_cast<size_t>(slot)];
     if (const Error* const failed = adapters.failure_of(version); failed != nullptr) {
       arriving.end_with(version);

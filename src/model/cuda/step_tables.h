@@ -124,8 +124,8 @@ class StepTables {
   int64_t sources_made() const { return sources_made_; }                    // times the table of sources was copied
   static Result<StepTables> create(const ModelConfig& config, const Options& options);
 
-  // Puts the copy on the stream. `arriving`, which has begun, is told of the adapters that
-  // are on their way.
+  // Puts the copy on the stream. `arriving`, which has begun, is told of the adapters
+  // that are on their way.
   Result<StepView> fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters, ArrivingLayers& arriving,
                         CudaStream& stream);
   static int32_t entries_max(const ModelLimits& limits);

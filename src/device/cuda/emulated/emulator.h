@@ -63,9 +63,10 @@ void hold_copies_of(int64_t bytes);       // a stream stands still before a copy
 inline int32_t refused_product_rows = 0;  // as a library whose plan for their class does not do; 0: none
 int64_t allocations();                    // of device and pinned memory so far
 
-// While one of these is there streams run by themselves, on a thread of its own: a piece of
-// one that can go on, drawn anew for each, and now and then a stream rests, for up to
-// `rest_most_us`: behind every other copy, and seldom behind a kernel. Work that is waited for is done by that thread alone.
+// While one of these is there streams run by themselves, on a thread of its own: a piece
+// of one that can go on, drawn anew for each, and now and then a stream rests, for up to
+// `rest_most_us`: behind every other copy, and seldom behind a kernel. Work that is
+// waited for is done by that thread alone.
 class RunningStreams {
  public:
   RunningStreams(uint64_t seed, int64_t rest_most_us);
