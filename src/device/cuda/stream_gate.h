@@ -41,6 +41,7 @@ class StreamGates {
  public:
   StreamGates() = default;  // none
   static Result<StreamGates> create(int32_t count);
+  static int64_t bytes(int32_t count) { return count * kStrideBytes; }
 
   int32_t count() const { return count_; }
   StreamGate& operator[](int32_t index) const {

@@ -48,6 +48,10 @@ Result<CudaAdapters> CudaAdapters::create(const Options& options) {
   return made;
 }
 
+int64_t CudaAdapters::pinned_bytes(const Options& options) {
+  return options.staging_bytes + StreamGates::bytes(options.layered ? kGates : 0);
+}
+
 int64_t CudaAdapters::adapter_bytes(std::span<const LoraPair> pairs, const SavedTensors* saved,
                                     const SavedShape& shape) {
   return slab_bytes(present_pairs(pairs), saved, shape);

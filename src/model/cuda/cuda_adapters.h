@@ -76,6 +76,7 @@ class CudaAdapters {
   using ModulePair = loralei::ModulePair;
   CudaAdapters() = default;  // may only be assigned to
   static Result<CudaAdapters> create(const Options& options);
+  static int64_t pinned_bytes(const Options& options);
 
   // --- between steps
 

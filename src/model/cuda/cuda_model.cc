@@ -52,6 +52,14 @@ LayerExchange::Options exchange_options(const ModelConfig& config, const CudaMod
           .outs_max = std::max({q_width + 2 * kv_width, config.hidden, 2 * config.ffn})};
 }
 
+CudaAdapters::Options adapter_options(const ModelConfig& config, const CudaModelOptions& options) {
+  return {options.device,
+          options.adapter_bytes_max,
+          options.upload_bytes_max,
+          {config.hidden, config.head_dim, config.layers},
+          options.layered_adapters};
+}
+
 CudaProducts::Options product_options(const CudaModelOptions& options) {
   return {options.activation, std::max(options.limits.rows_max, options.limits.logits_rows_max),
           options.decode_bytes_max, options.batch_invariant};
@@ -184,7 +192,8 @@ Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config
 
 int64_t CudaModel::pinned_bytes(const ModelConfig& config, const CudaModelOptions& options) {
   return kFloat * result_floats(config, options) + StepTables::bytes(config, table_options(config, options)) +
-         LayerExchange::host_bytes(exchange_options(config, options)) + options.upload_bytes_max;
+         LayerExchange::host_bytes(exchange_options(config, options)) +
+         CudaAdapters::pinned_bytes(adapter_options(config, options));
 }
 
 Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, const WeightStore& weights,
@@ -225,11 +234,7 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
   TRY_ASSIGN(state->results, PinnedBuffer::allocate(kFloat * result_floats(config, options)));
   TRY_ASSIGN(StepTables tables, StepTables::create(program.config, table_options(config, options)));
   state->tables = std::make_unique<StepTables>(std::move(tables));
-  TRY_ASSIGN(state->adapters, CudaAdapters::create({options.device,
-                                                    options.adapter_bytes_max,
-                                                    options.upload_bytes_max,
-                                                    {config.hidden, config.head_dim, config.layers},
-                                                    options.layered_adapters}));
+  TRY_ASSIGN(state->adapters, CudaAdapters::create(adapter_options(config, options)));
   TRY_ASSIGN(LayerExchange exchange, LayerExchange::create(exchange_options(config, options)));
   state->arriving = ArrivingLayers(config.layers, std::move(exchange));
   state->graphs = StepGraphs(options.graphs ? options.graphs_max : 0, options.log);

@@ -25,14 +25,15 @@ int64_t result_floats(const LayerExchange::Options& options) {
 }  // namespace
 
 int64_t LayerExchange::host_bytes(const Options& options) {
-  return kFloat * (2 * row_floats(options) + result_floats(options));
+  if (options.rows_max == 0) return 0;
+  return kFloat * (2 * row_floats(options) + result_floats(options)) + StreamGates::bytes(kGates);
 }
 
 Result<LayerExchange> LayerExchange::create(const Options& options) {
   LayerExchange made;
   made.options_ = options;
   if (options.rows_max == 0) return made;
-  TRY_ASSIGN(made.gates_, StreamGates::create(2));
+  TRY_ASSIGN(made.gates_, StreamGates::create(kGates));
   made.out_ = &made.gates_[kPublished];
   TRY_ASSIGN(made.rows_, PinnedBuffer::allocate(kFloat * row_floats(options)));
   TRY_ASSIGN(made.results_, PinnedBuffer::allocate(kFloat * result_floats(options)));

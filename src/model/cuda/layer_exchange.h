@@ -83,7 +83,7 @@ class LayerExchange {
   void close();      // the stream is done
 
  private:
-  static constexpr int32_t kPublished = 0, kSummed = 1;  // of gates_
+  static constexpr int32_t kPublished = 0, kSummed = 1, kGates = 2;  // of gates_
   static constexpr int kSpins = 32, kSpinsMost = 20'000;
   static constexpr auto kNap = std::chrono::microseconds(20);
   struct Part {
