@@ -35,6 +35,7 @@ class LoadSum {
   void remove(const RoutedRequest& request) { count(request, -1); }
 
   int32_t requests() const { return requests_; }
+  bool has(AdapterSourceId adapter) const { return adapters_.count(adapter) != 0; }
   int64_t context_tokens() const { return context_tokens_; }  // that they have in the KV cache at their ends
   int64_t tokens_left() const { return prefill_rows_ + answer_tokens_; }
   // A step in which each of them has a row, half of its answer behind it. `more`: and this
