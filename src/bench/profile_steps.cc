@@ -39,7 +39,7 @@ class Recorder {
  public:
   void add(const StepRecord& record) {
     const std::lock_guard lock(mutex_);
-    if (record.ns > 0) samples_.push_back({record.features, static_cast<double>(record.ns) * 1e-9});
+    if (record.own_ns() > 0) samples_.push_back({record.features, static_cast<double>(record.own_ns()) * 1e-9});
   }
   std::vector<StepSample> take() {
     const std::lock_guard lock(mutex_);

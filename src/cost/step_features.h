@@ -29,13 +29,15 @@ struct StepFeatures {
 };
 
 struct StepRecord {
-  uint64_t step = 0;     // ascending, without gaps unless records were lost
-  int64_t begin_ns = 0;  // of the engine's clock
-  int64_t ns = 0;        // planning, computing, sampling, delivering
+  uint64_t step = 0;      // ascending, without gaps unless records were lost
+  int64_t begin_ns = 0;   // of the engine's clock
+  int64_t ns = 0;         // planning, computing, sampling, delivering
+  int64_t waited_ns = 0;  // of that, for layers of adapters that were on their way
   StepFeatures features;
   int32_t waiting = 0;              // requests of which nothing was admitted yet, behind this step
   std::vector<RequestId> admitted;  // requests of which a choice began with this step, in order
 
+  int64_t own_ns() const { return ns - waited_ns; }  // what follows from its features
   friend bool operator==(const StepRecord&, const StepRecord&) = default;
 };
 

@@ -9,9 +9,10 @@ namespace loralei {
 namespace {
 
 constexpr std::string_view kHead =
-    "step,begin_ns,ns,prefill_rows,decode_rows,prefill_attended,decode_attended,logits_rows,adapters,rank_sum,rank_max,"
+    "step,begin_ns,ns,waited_ns,prefill_rows,decode_rows,prefill_attended,decode_attended,logits_rows,adapters,rank_"
+    "sum,rank_max,"
     "lora_rows,lora_row_ranks,waiting,admitted";
-constexpr size_t kNumbers = 14;  // before `admitted`
+constexpr size_t kNumbers = 15;  // before `admitted`
 constexpr size_t kAdmittedMax = 65536;
 
 Error at_line(const std::string& place, int64_t line, const std::string& what) {
@@ -45,12 +46,12 @@ bool parse_line(std::string_view line, StepRecord& record) {
   StepFeatures& features = record.features;
   const bool numbers =
       take_number(line, ',', step) && take_number(line, ',', record.begin_ns) && take_number(line, ',', record.ns) &&
-      take_number(line, ',', features.prefill_rows) && take_number(line, ',', features.decode_rows) &&
-      take_number(line, ',', features.prefill_attended) && take_number(line, ',', features.decode_attended) &&
-      take_number(line, ',', features.logits_rows) && take_number(line, ',', features.adapters) &&
-      take_number(line, ',', features.rank_sum) && take_number(line, ',', features.rank_max) &&
-      take_number(line, ',', features.lora_rows) && take_number(line, ',', features.lora_row_ranks) &&
-      take_number(line, ',', record.waiting);
+      take_number(line, ',', record.waited_ns) && take_number(line, ',', features.prefill_rows) &&
+      take_number(line, ',', features.decode_rows) && take_number(line, ',', features.prefill_attended) &&
+      take_number(line, ',', features.decode_attended) && take_number(line, ',', features.logits_rows) &&
+      take_number(line, ',', features.adapters) && take_number(line, ',', features.rank_sum) &&
+      take_number(line, ',', features.rank_max) && take_number(line, ',', features.lora_rows) &&
+      take_number(line, ',', features.lora_row_ranks) && take_number(line, ',', record.waiting);
   record.step = static_cast<uint64_t>(step);
   return numbers && take_admitted(line, record.admitted);
 }
@@ -64,6 +65,7 @@ std::string step_log_line(const StepRecord& record) {
   const std::array<int64_t, kNumbers> numbers = {static_cast<int64_t>(record.step),
                                                  record.begin_ns,
                                                  record.ns,
+                                                 record.waited_ns,
                                                  features.prefill_rows,
                                                  features.decode_rows,
                                                  features.prefill_attended,

@@ -2,9 +2,9 @@
 // The step log: a line of text for every step of a server (--step-log), to be fitted,
 // replayed or plotted.
 //
-//   step,begin_ns,ns,prefill_rows,...,admitted
-//   17,81234567,41234567,0,32,0,40960,32,8,128,16,32,512,2,
-//   18,122468101,98234567,96,32,4656,40992,33,9,144,16,128,2048,0,57 58
+//   step,begin_ns,ns,waited_ns,prefill_rows,...,admitted
+//   17,81234567,41234567,0,0,32,0,40960,32,8,128,16,32,512,2,
+//   18,122468101,98234567,0,96,32,4656,40992,33,9,144,16,128,2048,0,57 58
 //
 // The first line names the columns. `admitted`: ids, with spaces between. Lines that
 // begin with # are remarks, as where lines were lost because the disk was too slow.

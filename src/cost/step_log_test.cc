@@ -20,6 +20,7 @@ std::vector<StepRecord> some_records(uint64_t seed, int count) {
     record.step = (records.empty() ? 0 : records.back().step) + 1 + random.below(3);
     record.begin_ns = static_cast<int64_t>(random.below(uint64_t{1} << 60));
     record.ns = static_cast<int64_t>(random.below(1u << 30));
+    record.waited_ns = static_cast<int64_t>(random.below(1u << 30));
     StepFeatures& step = record.features;
     for (int32_t* number : {&step.prefill_rows, &step.decode_rows, &step.logits_rows, &step.adapters, &step.rank_sum,
                             &step.rank_max, &step.lora_rows, &record.waiting})

@@ -6,8 +6,10 @@
 // helpers compute what is not, and that answers sooner. It shares steps with others where
 // layers would be in time even if they came a quarter later than predicted, and where
 // helpers keep up with the device. Else steps have rows of such requests alone, in turns
-// with steps of the others. Its prompt is computed so; further tokens when all of its
-// adapters are there.
+// with steps of the others. In time is also what a step would wait for no longer than a
+// small part of it, where others run: else they would wait for a step of its own, or it
+// for theirs. Its prompt is computed so; further tokens when all of its adapters are
+// there.
 //
 // A layer that is late in spite of all ends the step, of which nothing counts: its
 // requests then wait until all is there, the others go on.
@@ -20,6 +22,7 @@
 namespace loralei {
 namespace {
 
+constexpr double kStallShare = 0.05;   // of a pass, that is no delay where others run
 constexpr double kLooksShare = 0.25;   // of a predicted wait, until it is looked at again
 constexpr int64_t kLooksPart = 16;     // of what it has waited, at least, whatever was predicted
 constexpr int64_t kAloneFactor = 4;    // of a step's bound, for layers where nobody else runs
@@ -124,15 +127,24 @@ bool EngineLoop::begins_early(Sequence& sequence) {
   const int32_t rows = rows_of_step(sequence, match.tokens());
   const double pass = pass_s(rows, match.tokens());
   const double stall = stall_of(request.hold.versions(), pass, 1.0);
-  if (stall <= 0) {
+  const double allowed = stall_allowed_s(pass);
+  if (stall > 0 && begins_assisted(request, pass, stall, rows)) {
+    request.assisted = true;
+  } else if (stall <= allowed) {
     request.assisted = false;
-    request.alone = stall_of(request.hold.versions(), pass, kEarlySlowness) > 0;
-  } else if (!begins_assisted(request, pass, stall, rows)) {
+    request.alone = stall_of(request.hold.versions(), pass, kEarlySlowness) > allowed;
+  } else {
     look_again_in(stall, request);
     return false;
   }
   return !request.alone || take_alone(sequence) == Leases::kTaken;
 }
+
+// The step of others that somebody would have to wait for who does not begin now.
+double EngineLoop::others_step_s() const { return running_.empty() ? 0 : static_cast<double>(pass_ns_) * 1e-9; }
+
+// For how long a step may wait for layers, as predicted, for a request to begin in it.
+double EngineLoop::stall_allowed_s(double pass_s) const { return std::min(kStallShare * pass_s, others_step_s()); }
 
 // Sooner than predicted: layers may come faster, and nobody tells of each. Later, the
 // longer nothing of what was predicted has come true.
@@ -158,10 +170,9 @@ bool EngineLoop::begins_assisted(Request& request, double pass, double stall, in
   if (assist_rows_left_ == 0) return false;
   const Assisted helped = assisted(request, pass, rows);
   if (helped.rows == 0) return false;
-  // Who waits for layers begins behind the step that is planned now.
-  const double missed = running_.empty() ? 0 : static_cast<double>(pass_ns_) * 1e-9;
+  // Who waits for layers before its step begins it behind the one that is planned now.
+  const double missed = stall <= stall_allowed_s(pass) ? 0 : others_step_s();
   if (parts_.cold_start == ColdStart::kAuto && helped.pass_s >= stall + pass + missed) return false;
-  request.assisted = true;
   request.alone = helped.holds_up;
   return true;
 }

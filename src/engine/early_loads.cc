@@ -42,11 +42,12 @@ bool EngineLoop::begins_while_loading(Request& request) {
   versions_.clear();
   for (const Adapter* adapter : adapters_) versions_.push_back(adapter->version);
   const double pass = pass_s(rows_of_step(*request.choices.front(), 0), 0);
-  if (const double stall = stall_of(versions_, pass, 1.0); stall > 0) {
+  const double allowed = stall_allowed_s(pass);
+  if (const double stall = stall_of(versions_, pass, 1.0); stall > allowed) {
     look_again_in(stall, request);
     return false;
   }
-  request.alone = stall_of(versions_, pass, kEarlySlowness) > 0;
+  request.alone = stall_of(versions_, pass, kEarlySlowness) > allowed;
   return true;
 }
 

@@ -237,6 +237,8 @@ class EngineLoop {
   Assisted assisted(const Request& request, double pass_s, int32_t rows);
   bool begins_early(Sequence& sequence);
   bool begins_assisted(Request& request, double pass, double stall, int32_t rows);
+  double others_step_s() const;
+  double stall_allowed_s(double pass_s) const;
   void take_assist_rows(const Request& request, SeqState& state);
   void look_early(int64_t now_ns);
   void begin_early(Request& request);
@@ -270,7 +272,7 @@ class EngineLoop {
   void stop_offers(WaitCause cause);
   int64_t kv_bytes_per_token() const { return std::max<int64_t>(1, parts_.kv_block_bytes / kKvBlockTokens); }
   void learn_step(int64_t ns);
-  void record_step(int64_t ns);
+  void record_step(int64_t ns, int64_t waited_ns);
   bool speculates() const;
   std::span<const TokenId> draft_of(Sequence& sequence) const;
   void notice_stuck(bool stuck);

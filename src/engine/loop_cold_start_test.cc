@@ -19,8 +19,12 @@ class ColdStartTest : public testing::Test {
  protected:
   // A world in which it is known how long steps and uploads take.
   void open(ColdStart way, int64_t upload_ns, int32_t max_sequences = 8) {
-    world_ = std::make_unique<World>(WorldOptions{
-        .max_sequences = max_sequences, .device_bytes = 10 * kBytes, .device_layers = kLayers, .cold_start = way});
+    world_ = std::make_unique<World>(
+        WorldOptions{.max_sequences = max_sequences,
+                     .device_bytes = 10 * kBytes,
+                     .device_layers = kLayers,
+                     .cold_start = way,
+                     .on_step = [this](const StepRecord& record) { records_.push_back(record); }});
     World& world = *world_;
     world.executor.clock = &world.clock;
     world.executor.step_ns = kStepNs;
@@ -60,6 +64,7 @@ class ColdStartTest : public testing::Test {
   }
 
   static inline int salt_ = 0;
+  std::vector<StepRecord> records_;
   std::unique_ptr<World> world_;
   ColdStarts before_;
 };
@@ -123,7 +128,7 @@ TEST_F(ColdStartTest, OnDemandNobodyBeginsEarly) {
 
 // There is time to spare: rows of others are in the same step.
 TEST_F(ColdStartTest, WhereLayersComeEarlyEnoughStepsAreShared) {
-  open(ColdStart::kLayered, kStepNs / 10);
+  open(ColdStart::kLayered, kStepNs * 3 / 10);
   const RequestId base = world_->submit(simple(20, 60, 77));
   turns(5);
   const RequestId id = world_->submit(request('a'));
@@ -133,6 +138,26 @@ TEST_F(ColdStartTest, WhereLayersComeEarlyEnoughStepsAreShared) {
   turns(4);
   EXPECT_EQ(tokens_of(id), 1u);
   EXPECT_EQ(tokens_of(base), before + 4) << "a token in every step";
+  world_->run();
+  for (const RequestId each : {base, id}) world_->expect_oracle(each);
+}
+
+// The first layer comes 4 % of a pass from now. Without that step it would wait for one of
+// the others', or they for one of its own.
+TEST_F(ColdStartTest, BesideOthersAStepMayWaitForASmallPartOfIt) {
+  open(ColdStart::kLayered, kStepNs / 5);
+  const RequestId base = world_->submit(simple(20, 60, 76));
+  turns(5);
+  world_->executor.layers_ns = kStepNs / 25;
+  const size_t before = tokens_of(base), records = records_.size();
+  const RequestId id = world_->submit(request('a'));
+  turns(1);
+  EXPECT_EQ(world_->executor.early_steps, 1);
+  EXPECT_EQ(tokens_of(id), 1u);
+  EXPECT_EQ(tokens_of(base), before + 1);
+  ASSERT_EQ(records_.size(), records + 1);
+  EXPECT_EQ(records_.back().waited_ns, kStepNs / 25);
+  EXPECT_EQ(records_.back().own_ns(), kStepNs);
   world_->run();
   for (const RequestId each : {base, id}) world_->expect_oracle(each);
 }
@@ -166,7 +191,7 @@ TEST_F(ColdStartTest, WhereItIsCloseStepsAreTakenInTurns) {
 }
 
 TEST_F(ColdStartTest, ALateLayerEndsItsStepAndNobodyLosesAnything) {
-  open(ColdStart::kLayered, kStepNs / 10);
+  open(ColdStart::kLayered, kStepNs * 3 / 10);
   const RequestId base = world_->submit(simple(20, 60, 79)), warm = world_->submit(request('h', 60));
   turns(5);
   world_->executor.layers_come = [](AdapterVersionId) { return Error{ErrorCode::kUnavailable, "late"}; };
@@ -186,7 +211,7 @@ TEST_F(ColdStartTest, ALateLayerEndsItsStepAndNobodyLosesAnything) {
 }
 
 TEST_F(ColdStartTest, WhatWillNotComeEndsItsRequestsWithTheSentence) {
-  open(ColdStart::kLayered, kStepNs / 10);
+  open(ColdStart::kLayered, kStepNs * 3 / 10);
   const RequestId base = world_->submit(simple(20, 60, 80));
   turns(5);
   bool failed = false;

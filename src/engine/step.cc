@@ -480,7 +480,7 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
   counters_.step_s += static_cast<double>(turn_ns) * 1e-9;
   if (status.ok() && done.waits.assisted_layers == 0) learn_step(turn_ns - done.waits.ns);
   owe_rest();
-  if (status.ok() && parts_.on_step) record_step(turn_ns);
+  if (status.ok() && parts_.on_step) record_step(turn_ns, done.waits.ns);
   forget_ended();
   collect_replies();
   output_ = nullptr;
@@ -498,10 +498,11 @@ void EngineLoop::learn_step(int64_t ns) {
   scheduling_.learn_step(ns);
 }
 
-void EngineLoop::record_step(int64_t ns) {
+void EngineLoop::record_step(int64_t ns, int64_t waited_ns) {
   record_.step = slot_.batch().step;
   record_.begin_ns = next_begin_ns_;
   record_.ns = ns;
+  record_.waited_ns = waited_ns;
   record_.waiting = queued_;
   record_.admitted.clear();
   for (const SeqId id : planned_.admitted) {

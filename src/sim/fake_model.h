@@ -360,6 +360,7 @@ class FakeExecutor final : public Executor {
   std::unique_ptr<FakeTier> tier;  // null: adapters are used in host memory
   ManualClock* clock = nullptr;    // on which a step takes step_ns
   int64_t step_ns = 0;
+  int64_t layers_ns = 0;  // and the wait for the layers of an adapter that has not all of them
 
  private:
   StepWaits waits_;
@@ -385,6 +386,8 @@ class FakeExecutor final : public Executor {
       Status status = layers_come ? layers_come(version) : Status();
       if (!status.ok()) waits_.ended_by = version;
       if (!status.ok()) return status;
+      waits_.ns += layers_ns;
+      if (clock != nullptr) clock->advance_ns(layers_ns);
       while (tier != nullptr && tier->bring_layer(version)) {
       }
       CHECK(tier != nullptr || !is_being_read(version, batch));
