@@ -85,7 +85,8 @@ EngineOutput news_of(uint64_t source, AdapterTier tier) {
 }
 
 TEST(Router, GoesWhereTheAdapterIs) {
-  const Profile profile = padded_profile();
+  Profile profile = padded_profile();
+  profile.disk->bytes_per_second = 1e7;  // it takes six seconds
   Router router({}, profile);
   for (int i = 0; i < 3; ++i) router.add_replica(8, 10'000);
   const RoutedRequest request{.adapter = AdapterSourceId{7}, .rank = 64, .prompt_tokens = 10};
