@@ -68,7 +68,7 @@ TEST(ServedTest, EveryRequestIsCountedInItsClasses) {
                                              {.first_ns = 30 * kMs, .end_ns = 40 * kMs, .tokens = 5},
                                              {.end_ns = 2 * kMs, .failed = true},
                                              {.first_ns = 50 * kMs, .end_ns = 1000 * kMs, .tokens = 10}};
-  const ServedSummary summary = summarise(workload, served, {}, 0.020);
+  const ServedSummary summary = summarise(workload, served, {}, {.first_s = 0.020});
   std::vector<std::string> names;
   for (const ServedClass& one : summary.classes) names.push_back(one.name);
   EXPECT_EQ(names, (std::vector<std::string>{"all", "adapters", "base", "rank_16", "rank_128", "prompt_to_128",
