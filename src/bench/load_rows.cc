@@ -26,6 +26,7 @@ void add_load_rows(const std::string& prefix, const ServedSummary& summary, cons
   for (const ServedClass& one : summary.classes) {
     row(one.name + ".first_token.mean_ms", "ms", one.mean_first_s * 1e3, one.requests);
     times(one.name + ".first_token", one.first_s, one.requests);
+    row(one.name + ".end.mean_ms", "ms", one.mean_end_s * 1e3, one.requests);
     times(one.name + ".end", one.end_s, one.requests);
     row(one.name + ".token.mean_ms", "ms", one.mean_token_s * 1e3, one.requests);
     times(one.name + ".token", one.token_s, one.requests);

@@ -64,6 +64,7 @@ ServedClass tell(const std::string& name, Times&& times) {
   ServedClass told = times.told;
   told.name = name;
   told.mean_first_s = mean(times.first_s);
+  told.mean_end_s = mean(times.end_s);
   told.mean_token_s = mean(times.token_s);
   told.first_s = percentiles_of(std::move(times.first_s));
   told.end_s = percentiles_of(std::move(times.end_s));

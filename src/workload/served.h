@@ -72,7 +72,7 @@ struct ServedClass {
   int64_t requests = 0, failed = 0;
   // Of those that ended well. token_s: to the end, for each token.
   Percentiles first_s, end_s, token_s;
-  double mean_first_s = 0, mean_token_s = 0;
+  double mean_first_s = 0, mean_end_s = 0, mean_token_s = 0;
 };
 
 struct ServedSummary {
