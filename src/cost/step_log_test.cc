@@ -68,11 +68,11 @@ TEST(StepLog, WhatIsWrongIsSaidWithFileAndLine) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "log:1: it is empty"},
       {"step,ns\n", "log:1: a step log begins with"},
-      {head + "1,2,3\n", "log:2: a step is 14 whole numbers"},
+      {head + "1,2,3\n", "log:2: a step is 15 whole numbers"},
       {head + good + good, "log:3: steps must ascend"},
-      {head + "1,2,3,4,5,6,7,8,9,10,11,12,13,-14,\n", "log:2: a step is"},
-      {head + "1,2,3,4,5,6,7,8,9,10,11,12,13,14,a\n", "log:2: a step is"},
-      {head + "1,2,3,99999999999,5,6,7,8,9,10,11,12,13,14,\n", "log:2: a step is"}};
+      {head + "1,2,3,4,5,6,7,8,9,10,11,12,13,14,-15,\n", "log:2: a step is"},
+      {head + "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,a\n", "log:2: a step is"},
+      {head + "1,2,3,4,99999999999,6,7,8,9,10,11,12,13,14,15,\n", "log:2: a step is"}};
   for (const auto& [text, sentence] : cases) {
     const auto read = parse_step_log(text, "log");
     ASSERT_FALSE(read.ok()) << text;
