@@ -97,8 +97,8 @@ std::vector<StepRecord> serve(Workload& workload, Prng& random) {
 void set_arrivals(const std::vector<StepRecord>& steps, Workload& workload) {
   std::set<RequestId> admitted;
   size_t arrived = 0;
-  int64_t at_ns = 0;  // in the middle of the step before
-  int64_t begin_ns = 0;
+  int64_t begin_ns = 1'000'000'000;  // all adapters have been loaded by then
+  int64_t at_ns = begin_ns;          // in the middle of the step before
   for (const StepRecord& step : steps) {
     admitted.insert(step.admitted.begin(), step.admitted.end());
     const size_t seen = admitted.size() + static_cast<size_t>(step.waiting);
