@@ -4,8 +4,8 @@
 //
 // Thread: any.
 // Ownership: owns the registry.
-// Invariants: of one name at most one claim is held, so that catalogue and registry change
-// in the same order.
+// Invariants: of one name at most one claim is held, so that catalogue and registry
+// change in the same order.
 // Failure: claim() of a name that is claimed.
 #pragma once
 

@@ -322,26 +322,31 @@ bool AdapterService::forget(const std::string& name, Dispatcher::ReplyCallback d
     done({.status = claim.error()});
     return true;
   }
-  const auto last = [claim = *claim, done = std::move(done)](const CommandReply& answer) {
+  const auto refuse = [claim = *claim, done](const Error& error) {
     claim->release();
-    done(answer);
+    done({.status = error});
   };
   const auto record = records_->find(name);
   if (!record && !catalogue_.find(name)) return false;
-  const auto removed = [this, name, record, last](const Result<int64_t>& number) {
-    if (!number.ok()) return last({.status = number.error()});
-    const Result<bool> told = forget_listed(name, last);
-    if (told.ok() && !*told) return last({});  // it was not served
-    if (told.ok()) return;
-    if (record) put_back(*record);
-    last({.status = told.error()});
+  const auto removed = [this, name, record, refuse, done, claim = *claim](const Result<int64_t>& number) {
+    if (!number.ok()) return refuse(number.error());
+    const Result<bool> told = forget_listed(name, [claim, done](const CommandReply& answer) {
+      claim->release();
+      done(answer);
+    });
+    if (!told.ok()) {
+      if (record) put_back(*record);
+      return refuse(told.error());
+    }
+    claim->release();      // though requests that run with it may hold up the answer
+    if (!*told) done({});  // it was not served
   };
   if (!record) {
     removed(0);
     return true;
   }
   const Status taken = records_->registry().remove(name, removed);
-  if (!taken.ok()) last({.status = taken.error()});
+  if (!taken.ok()) refuse(taken.error());
   return true;
 }
 

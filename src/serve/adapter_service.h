@@ -3,15 +3,15 @@
 // source; replaced it means another, once that is loaded. With a registry what was loaded
 // over HTTP is there again after a restart.
 //
-// Thread: any; answers to commands come on the dispatcher's thread, those to writes on the
-// registry's. restore() before any of the others is called by a request.
+// Thread: any; answers to commands come on the dispatcher's thread, those to writes on
+// the registry's. restore() before any of the others is called by a request.
 // Ownership: borrows everything; outlived by it.
 // Invariants: a source is in the catalogue only after the engine has it, and the engine
 // knows it as long as a request may name it, unless it is unloaded: that ends in 404.
 // HTTP paths lie below the allowed roots. A load is answered well only when its record is
 // written, and an unload when the record is gone; a name means a source only after that.
-// Failure: a record that cannot be written undoes the load. Errors are answered with vLLM's status codes and bodies on its two routes,
-// OpenAI's shape on ours.
+// Failure: a record that cannot be written undoes the load. Errors are answered with
+// vLLM's status codes and bodies on its two routes, OpenAI's shape on ours.
 #pragma once
 
 #include <memory>

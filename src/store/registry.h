@@ -13,8 +13,8 @@
 // removed. Of each name the newest `keep_versions` are kept. Others may write, too: two
 // reads need not agree.
 // Failure: put() and remove() answer kOverloaded when the queue is full and kUnavailable
-// after stop(): then nothing is called. Everything later (disk full, file gone) comes with
-// the answer, and nothing has changed.
+// after stop(): then nothing is called. Everything later (disk full, file gone) comes
+// with the answer, and nothing has changed.
 #pragma once
 
 #include <cstdint>

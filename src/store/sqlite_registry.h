@@ -10,8 +10,8 @@
 // Writes that wait together are committed together.
 // Failure: open_sqlite_registry() answers a sentence for a file that another server has
 // open, that is no registry, that a newer program wrote, or that is damaged, and changes
-// no file of others. A write fails for a full disk, a file that may not be written or that
-// is no longer at its path.
+// no file of others. A write fails for a full disk, a file that may not be written or
+// that is no longer at its path.
 #pragma once
 
 #include <cstddef>

@@ -134,8 +134,8 @@ struct Naive {
   }
 };
 
-// Random writes, several under way at once, with restarts, and with copies of the files as
-// they are at any moment: what was answered is in the copy.
+// Random writes, several under way at once, with restarts, and with copies of the files
+// as they are at any moment: what was answered is in the copy.
 TEST_F(RegistryTest, AgreesWithANaiveOneThroughRestartsAndCrashes) {
   for (const int64_t keep : {1, 3}) {
     const uint64_t seed = 7 + static_cast<uint64_t>(keep);
