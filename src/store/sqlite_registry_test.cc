@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <unistd.h>
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <deque>
@@ -380,6 +381,41 @@ TEST_F(RegistryTest, ADamagedFileIsRefusedOrMakesNoDifference) {
     const size_t size = 1 + prng.below(bytes.size() - 1);
     try_open(bytes.substr(0, size), "cut to " + std::to_string(size));
   }
+}
+
+// Of a log that is damaged as a power failure may leave it, the beginning that is whole
+// counts: never a part of a write, and never what was not written.
+TEST_F(RegistryTest, OfADamagedLogTheBeginningCounts) {
+  auto registry = open();
+  std::vector<std::vector<AdapterRecord>> states = {{}};
+  for (int i = 0; i < 12; ++i) {
+    const std::string name = "n" + std::to_string(i % 5);
+    ASSERT_TRUE((i % 4 == 3 ? remove(*registry, name) : put(*registry, record(name, std::to_string(i)))).ok());
+    states.push_back(registry->list());
+  }
+  const std::string bytes = read_file(path), log = read_file(path + "-wal");
+  ASSERT_GT(log.size(), 12u * 4096);
+  const uint64_t seed = 12;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Prng prng(seed);
+  const std::string damaged = in_folder("damaged.db");
+  size_t fewer = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::string text = log;
+    const size_t place = prng.below(text.size());
+    if (i % 3 == 0)
+      text.resize(place);
+    else
+      text[place] = static_cast<char>(text[place] ^ (1 << prng.below(8)));
+    write_file(damaged, bytes);
+    write_file(damaged + "-wal", text);
+    const auto opened = open_sqlite_registry(damaged);
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    const auto found = std::find(states.begin(), states.end(), (*opened)->list());
+    ASSERT_NE(found, states.end()) << "place " << place;
+    fewer += found + 1 != states.end();
+  }
+  EXPECT_GT(fewer, 100u);
 }
 
 }  // namespace
