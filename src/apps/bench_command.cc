@@ -73,7 +73,7 @@ Status simulate_trace(const BenchFlags& flags, const TraceBenchOptions& options,
   otherwise(engine.adapter_bytes, memory.adapter_bytes);
   otherwise(engine.host_adapter_bytes, memory.host_adapter_bytes);
   TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate(workload, profile, simulation));
-  add_simulation("trace.", workload, run, options.slo_first_s, report);
+  add_simulation("trace.", workload, run, options.objectives, report);
   return {};
 }
 
@@ -81,7 +81,7 @@ Status run_trace_bench(const BenchFlags& flags, LogSink& log, BenchReport& repor
   TraceBenchOptions options = flags.trace;
   options.url = flags.server.url;
   options.adapters = flags.options.adapter_paths;
-  if (flags.slo_first_ms > 0) options.slo_first_s = flags.slo_first_ms * 1e-3;
+  if (flags.slo_first_ms > 0) options.objectives.first_s = flags.slo_first_ms * 1e-3;
   BenchReport simulated;  // first: what is wrong with it is told before the live run
   if (!flags.simulate.empty()) TRY(simulate_trace(flags, options, simulated));
   TRY(bench_trace(options, log, report));

@@ -71,6 +71,8 @@ TEST(Options, WhatColdRequestsDoIsChosenByName) {
     return finish_engine_options(*parse(std::move(words)))->engine;
   };
   EXPECT_EQ(engine({}).cold_start, ColdStart::kAuto);
+  EXPECT_FALSE(engine({}).cold_start_stated) << "a GPU goes by that";
+  EXPECT_TRUE(engine({"--cold-start", "auto"}).cold_start_stated);
   EXPECT_LT(engine({}).assist_helpers, 0);
   for (size_t way = 0; way < kColdStartNames.size(); ++way)
     EXPECT_EQ(engine({"--cold-start", kColdStartNames[way]}).cold_start, static_cast<ColdStart>(way));

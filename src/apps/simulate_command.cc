@@ -2,6 +2,7 @@
 // loralei simulate: a workload on a profile, under virtual time.
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -16,7 +17,7 @@ namespace {
 struct SimulateFlags {
   std::string profile, workload, memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, json,
       html, predict_length = "history";
-  double step_time_ms = 0, slo_first_ms = 0;
+  double step_time_ms = 0, slo_first_ms = 0, slo_token_ms = 0;
   std::optional<MemorySharing> memory_sharing;
   bool no_prefix_cache = false;
   sim::SimulationOptions options;
@@ -54,6 +55,19 @@ Status finish_options(SimulateFlags& flags) {
   return parse_prediction(flags.predict_length, flags.options);
 }
 
+ServedObjectives objectives_of(const SimulateFlags& flags) {
+  ServedObjectives objectives;
+  if (flags.slo_first_ms > 0) objectives.first_s = flags.slo_first_ms * 1e-3;
+  if (flags.slo_token_ms > 0) objectives.token_s = flags.slo_token_ms * 1e-3;
+  return objectives;
+}
+
+std::map<std::string, RoutePolicy> route_policies() {
+  std::map<std::string, RoutePolicy> policies;
+  for (size_t i = 0; i < kRoutePolicyNames.size(); ++i) policies[kRoutePolicyNames[i]] = static_cast<RoutePolicy>(i);
+  return policies;
+}
+
 Status run_simulation(SimulateFlags& flags, BenchReport& report) {
   TRY(finish_options(flags));
   TRY_ASSIGN(const Profile profile, find_profile(flags.profile));
@@ -68,12 +82,15 @@ Status run_simulation(SimulateFlags& flags, BenchReport& report) {
       if (record.step % 1024 == 0) step_log->flush(60'000);  // all of it, however fast time goes here
     };
   }
+  const ServedObjectives objectives = objectives_of(flags);
+  RouteObjectives& routed = flags.options.router.objectives;
+  routed.first_token_s = objectives.first_s.value_or(routed.first_token_s);
+  routed.token_s = objectives.token_s.value_or(routed.token_s);
   const auto begin = std::chrono::steady_clock::now();
   if (!flags.html.empty()) flags.options.samples = kSimulationSamples;
   TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate(workload, profile, flags.options));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  const auto slo = flags.slo_first_ms > 0 ? std::optional<double>(flags.slo_first_ms * 1e-3) : std::nullopt;
-  add_simulation("simulate.", workload, run, slo, report);
+  add_simulation("simulate.", workload, run, objectives, report);
   // What differs from run to run goes elsewhere than what does not.
   std::fprintf(stderr, "%zu requests and %llu events in %.2f s\n", workload.size(),
                static_cast<unsigned long long>(run.events), took.count());
@@ -146,18 +163,19 @@ void add_simulate_command(CLI::App& app, int& exit_code) {
   command->add_option("--replicas", flags->options.replicas, "so many servers")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command
-      ->add_option("--routing", flags->options.routing,
-                   "which replica gets a request: round-robin, or least (the fewest that have not ended)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, sim::Routing>{
-          {"round-robin", sim::Routing::kRoundRobin}, {"least", sim::Routing::kLeastOutstanding}}))
-      ->default_str("least");
+  command->add_option("--route", flags->options.router.policy, "which replica gets a request")
+      ->transform(CLI::CheckedTransformer(route_policies()))
+      ->default_str(kRoutePolicyNames[static_cast<size_t>(flags->options.router.policy)]);
   command->add_option("--rank", flags->options.rank, "of adapters whose rank the workload does not say")
       ->check(CLI::Range(1, kMaxLoraRank))
       ->capture_default_str();
   command->add_option("--faults", flags->options.faults,
                       "a seed: loads fail or take long, clients leave, memory changes, adapters come and go");
   command->add_option("--slo-ttft", flags->slo_first_ms, "milliseconds to the first token: how many meet it")
+      ->check(CLI::Range(0.0, 1e9));
+  command
+      ->add_option("--slo-tpot", flags->slo_token_ms,
+                   "milliseconds of a request for each token of its answer: how many meet it")
       ->check(CLI::Range(0.0, 1e9));
   add_machine_options(*command, *flags);
   command->add_option("--step-log", flags->step_log, "file that gets a line for every step, of one replica");

@@ -45,8 +45,8 @@ static void add_cold_start_rows(const std::string& prefix, const sim::SimulatedR
 }
 
 void add_simulation(const std::string& prefix, const Workload& workload, const sim::SimulatedRun& run,
-                    std::optional<double> slo_first_s, BenchReport& report) {
-  add_load_rows(prefix, summarise(workload, run.requests, run.gaps, slo_first_s), slo_first_s, report);
+                    const ServedObjectives& objectives, BenchReport& report) {
+  add_load_rows(prefix, summarise(workload, run.requests, run.gaps, objectives), objectives, report);
   const auto machines_ns =
       static_cast<double>(run.replicas.size()) * static_cast<double>(std::max<int64_t>(1, run.end_ns));
   const double busy = static_cast<double>(run.busy_ns) / machines_ns;

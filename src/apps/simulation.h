@@ -5,7 +5,6 @@
 // One thread. Failure: sentences that name file or option.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "bench/report.h"
@@ -21,6 +20,6 @@ Result<Profile> find_profile(const std::string& name);
 
 // Rows begin with `prefix`; curves are named "simulated".
 void add_simulation(const std::string& prefix, const Workload& workload, const sim::SimulatedRun& run,
-                    std::optional<double> slo_first_s, BenchReport& report);
+                    const ServedObjectives& objectives, BenchReport& report);
 
 }  // namespace loralei

@@ -5,7 +5,7 @@
 
 namespace loralei {
 
-void add_load_rows(const std::string& prefix, const ServedSummary& summary, std::optional<double> slo_first_s,
+void add_load_rows(const std::string& prefix, const ServedSummary& summary, const ServedObjectives& objectives,
                    BenchReport& report) {
   const auto row = [&](const std::string& name, const char* unit, double value, int64_t samples) {
     report.rows.push_back({.name = prefix + name, .unit = unit, .value = value, .min = value, .max = value});
@@ -19,11 +19,17 @@ void add_load_rows(const std::string& prefix, const ServedSummary& summary, std:
   const int64_t requests = summary.classes.front().requests;
   row("requests_per_s", "1/s", summary.requests_per_s, requests);
   row("tokens_per_s", "tok/s", summary.tokens_per_s, requests);
-  if (slo_first_s) row("good_per_s", "1/s", summary.good_per_s, requests);
+  if (objectives.any()) {
+    row("good_per_s", "1/s", summary.good_per_s, requests);
+    row("good_share", "ratio", summary.good_share, requests);
+  }
   for (const ServedClass& one : summary.classes) {
     row(one.name + ".first_token.mean_ms", "ms", one.mean_first_s * 1e3, one.requests);
     times(one.name + ".first_token", one.first_s, one.requests);
+    row(one.name + ".end.mean_ms", "ms", one.mean_end_s * 1e3, one.requests);
     times(one.name + ".end", one.end_s, one.requests);
+    row(one.name + ".token.mean_ms", "ms", one.mean_token_s * 1e3, one.requests);
+    times(one.name + ".token", one.token_s, one.requests);
     if (one.failed > 0) row(one.name + ".failed", "requests", static_cast<double>(one.failed), one.requests);
   }
   times("between_tokens", summary.gap_s, requests);

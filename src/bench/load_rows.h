@@ -3,7 +3,6 @@
 // Pure functions.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "bench/report.h"
@@ -13,7 +12,7 @@
 namespace loralei {
 
 // Names begin with `prefix` ("simulate.", "trace.").
-void add_load_rows(const std::string& prefix, const ServedSummary& summary, std::optional<double> slo_first_s,
+void add_load_rows(const std::string& prefix, const ServedSummary& summary, const ServedObjectives& objectives,
                    BenchReport& report);
 
 // What the servers counted meanwhile: waiting by cause (a request's mean), hits, what

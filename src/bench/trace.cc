@@ -239,7 +239,7 @@ Result<TraceRun> bench_trace(const TraceBenchOptions& options, LogSink& log, Ben
   TRY_ASSIGN(TraceRun run, run_trace(options, log));
   if (!run.first_failure.empty())
     log.log(LogLevel::kWarning, "requests failed, the first of them: " + run.first_failure);
-  add_load_rows("trace.", summarise(run.workload, run.served, run.gaps, options.slo_first_s), options.slo_first_s,
+  add_load_rows("trace.", summarise(run.workload, run.served, run.gaps, options.objectives), options.objectives,
                 report);
   if (run.counted) add_count_rows("trace.", *run.counted, static_cast<int64_t>(run.workload.size()), report);
   add_load_plots("live", {run.workload, run.served, &run.gaps, run.samples}, report.plots);

@@ -27,7 +27,7 @@ struct TraceBenchOptions {
   std::string url;                    // http://HOST:PORT
   std::string workload;               // file
   std::vector<std::string> adapters;  // of the server, in the place of the workload's names, in turn; empty: those
-  std::optional<double> slo_first_s;
+  ServedObjectives objectives;
   bool ignore_eos = true;  // answers have the wanted number of tokens
 };
 

@@ -317,7 +317,8 @@ struct EngineOptions {
   int64_t kv_dir_bytes = kDefaultKvDirBytes;  // of files, at most
   AdapterKeeping adapter_keeping;
   ColdStart cold_start = ColdStart::kAuto;
-  int32_t assist_helpers = -1;  // processes for kAssisted; -1: as many as cores are left
+  bool cold_start_stated = false;  // by the user: on a GPU nobody begins early otherwise
+  int32_t assist_helpers = -1;     // processes for kAssisted; -1: as many as cores are left
   SchedulingOptions scheduling;
   int64_t adapter_bytes = 0;        // 0: a quarter of what is left
   int64_t request_bytes = 0;        // reserved for requests; 0: a part of the budget where a server runs

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@
 #include "formats/model_config.h"
 #include "memory/ledger.h"
 #include "ops/op_table.h"
+#include "sched/cold_start.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
@@ -55,7 +57,8 @@ struct DeviceRequest {
   DType kv_dtype = DType::kF16;
   MemoryRequest memory;  // as stated by the user; what is left and the bytes of a block are the device's to say
   AssistSetup assist;    // none: without helpers
-  Ledger& ledger;        // the device's
+  std::optional<ColdStart> cold_start;  // as stated by the user
+  Ledger& ledger;                       // the device's
   Ledger& host_ledger;
   LogSink* log = nullptr;
 };

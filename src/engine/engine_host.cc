@@ -421,8 +421,8 @@ std::vector<std::string> EngineHost::notes() const {
   const EngineOptions& asked = parts_->options.engine;
   if (asked.assist_helpers > 0 && parts_->helpers == 0) {
     notes.push_back(
-        "--assist-helpers changes nothing here: helper processes compute beside --device emulated, with "
-        "--cold-start auto or assisted.");
+        "--assist-helpers changes nothing here: helper processes compute beside a --device, with --cold-start auto or "
+        "assisted, which has to be stated with a GPU.");
   }
   if (asked.cold_start == ColdStart::kAssisted && parts_->helpers == 0)
     notes.push_back("--cold-start assisted is layered here: there are no helper processes.");

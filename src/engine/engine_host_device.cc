@@ -2,6 +2,7 @@
 // A device computes in the place of the cores: its memory, what the host keeps beside it,
 // and what the driver takes of it.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,15 +17,17 @@ namespace loralei {
 
 namespace {
 
-// Helpers have the cores that the emulated device leaves, one each. A GPU has none yet.
+// Helpers have the cores that the emulated device leaves, one each. Beside a GPU there
+// are as many as are stated, where a way is stated that wants them.
 AssistSetup assist_of(const EngineHostOptions& options, const DeviceBudget& device, int threads) {
   AssistSetup assist = options.assist;
   const ColdStart way = options.engine.cold_start;
-  const bool wanted = way == ColdStart::kAuto || way == ColdStart::kAssisted;
+  const bool begins_early = device.of_host || options.engine.cold_start_stated;
+  const bool wanted = begins_early && (way == ColdStart::kAuto || way == ColdStart::kAssisted);
   const std::vector<int> cpus = allowed_cpus();
   const int left = std::max(0, usable_cpus() - threads);
   const int32_t stated = options.engine.assist_helpers;
-  assist.helpers = !wanted || !device.of_host ? 0 : stated >= 0 ? stated : left;
+  assist.helpers = !wanted ? 0 : stated >= 0 ? stated : device.of_host ? left : 0;
   assist.helpers = std::min(assist.helpers, kMaxAssistHelpers);
   assist.asked_for = stated >= 0;
   for (size_t i = static_cast<size_t>(threads); i < cpus.size(); ++i) assist.cpus.push_back(cpus[i]);
@@ -82,10 +85,12 @@ Status EngineHost::use_device(const FixedBytes& fixed, EngineParts& engine, LogS
   Ledger& weights_ledger = budget.of_host ? *parts.device_ledger : *parts.ledger;
   TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, weights_ledger, parts.weight_options));
   const AssistSetup assist = assist_of(parts.options, budget, parts.pool->threads());
+  const std::optional<ColdStart> cold_start =
+      engine.options.cold_start_stated ? std::optional(engine.options.cold_start) : std::nullopt;
   TRY_ASSIGN(DeviceBackend backend,
              parts.options.device.make({parts.file.config, *parts.weights, *parts.ops, *parts.pool, fixed.limits,
                                         fixed.kv_dtype, memory_request(engine.options, parts.file.config, 0), assist,
-                                        *parts.device_ledger, *parts.ledger, &log}));
+                                        cold_start, *parts.device_ledger, *parts.ledger, &log}));
   if (!budget.of_host) parts.weights->release_matrices();
   parts.device = std::move(backend.owns);
   parts.plan = std::move(backend.plan);

@@ -13,6 +13,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "model/layer_inputs.h"
 #include "ops/args.h"
 #include "ops/kv_streams.h"
 #include "ops/row_choice.h"
@@ -51,17 +52,6 @@ struct StepBatch {
 
   // The executor gives the token of this row of logits, and no logits.
   bool is_chosen(size_t logits_row) const { return !choices.empty() && choices[logits_row].vocab > 0; }
-};
-
-// What a step met of adapters that were on their way.
-struct StepWaits {
-  int32_t layers = 0;  // that were waited for
-  int64_t ns = 0;
-  int32_t assisted_layers = 0;  // that helpers have computed, of some rows
-  int32_t handover_layer = -1;  // the first after these, if any, of which all was there
-  // The step ended with this one's layers, which were late or will not come; none: it did
-  // not.
-  AdapterVersionId ended_by;
 };
 
 // A step has ended. An error: nothing of it counts; kUnavailable: the executor can

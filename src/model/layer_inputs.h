@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/ids.h"
 #include "base/result.h"
 #include "ops/op_table.h"
 
@@ -27,6 +28,17 @@ namespace loralei {
 // Beside the numbers of layers: what comes before the first. Their count stands for what
 // comes behind the last one: final norm and head.
 inline constexpr int32_t kEmbeddingLayer = -1;
+
+// What a step met of adapters that were on their way.
+struct StepWaits {
+  int32_t layers = 0;  // that were waited for
+  int64_t ns = 0;
+  int32_t assisted_layers = 0;  // that helpers have computed, of some rows
+  int32_t handover_layer = -1;  // the first after these, if any, of which all was there
+  // The step ended with this one's layers, which were late or will not come; none: it did
+  // not.
+  AdapterVersionId ended_by;
+};
 
 // What several modules of a layer read.
 struct LayerInput {

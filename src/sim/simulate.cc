@@ -27,7 +27,11 @@ TokenId token_of(uint64_t number) {
 class Simulation {
  public:
   Simulation(const Workload& workload, const Profile& profile, const SimulationOptions& options)
-      : workload_(workload), profile_(profile), options_(options), faults_(options.faults) {}
+      : workload_(workload),
+        profile_(profile),
+        options_(options),
+        faults_(options.faults),
+        router_(options.router, profile) {}
 
   Result<SimulatedRun> run() {
     run_.requests.resize(workload_.size());
@@ -41,7 +45,11 @@ class Simulation {
                  Replica::create(
                      kernel_, profile_, adapters_, faults_, replica_options,
                      [this](uint64_t seed, uint64_t position) { return next_token(seed, position); },
-                     [this](const EngineOutput& output) { take(output); }));
+                     [this, index = static_cast<size_t>(i)](const EngineOutput& output) {
+                       router_.take(index, output);
+                       take(output);
+                     }));
+      router_.add_replica(replica_options.engine.max_sequences, replica->context_tokens_max());
       replicas_.push_back(std::move(replica));
     }
     register_adapters();
@@ -66,6 +74,7 @@ class Simulation {
     }
     for (const ServedRequest& served : run_.requests) run_.end_ns = std::max(run_.end_ns, served.end_ns);
     run_.events = kernel_.events();
+    run_.routed_beyond = router_.missed();
     return std::move(run_);
   }
 
@@ -97,15 +106,16 @@ class Simulation {
     });
   }
 
-  Replica& choose() {
-    if (options_.routing == Routing::kRoundRobin) return *replicas_[turn_++ % replicas_.size()];
-    const auto fewer = [](const auto& a, const auto& b) { return a->outstanding() < b->outstanding(); };
-    return **std::min_element(replicas_.begin(), replicas_.end(), fewer);
+  RoutedRequest routed(const WorkloadRequest& request) const {
+    RoutedRequest routed{.prompt_tokens = request.prompt_tokens};
+    if (request.adapter.empty()) return routed;
+    routed.adapter = sources_.at(request.adapter);
+    routed.rank = request.rank > 0 ? request.rank : options_.rank;
+    return routed;
   }
 
   void arrive(size_t index) {
     const WorkloadRequest& request = workload_[index];
-    Replica& replica = choose();
     Submit submit;
     submit.id = RequestId{index + 1};
     submit.prompt = prompt_of(index);
@@ -115,13 +125,15 @@ class Simulation {
     submit.app_id = request.app;
     submit.client = ClientId{clients_.try_emplace(request.app, clients_.size()).first->second};
     // What a client would say that does not know how long the answer will be.
-    submit.max_tokens = std::max(1, replica.max_model_len() - request.prompt_tokens);
-    if (!validate_submit(submit, {.max_model_len = replica.max_model_len()}).ok()) {
+    const int32_t max_model_len = replicas_[0]->max_model_len();  // all are alike
+    submit.max_tokens = std::max(1, max_model_len - request.prompt_tokens);
+    if (!validate_submit(submit, {.max_model_len = max_model_len}).ok()) {
       ServedRequest& served = run_.requests[index];
       served.failed = true;
       served.end_ns = kernel_.now_ns();
       return;
     }
+    Replica& replica = *replicas_[router_.route(submit.id, routed(request))];
     if (const auto after_ns = faults_.cancel_after_ns())
       kernel_.after(*after_ns, EventOrder::kArrival, [&replica, id = submit.id] {
         replica.deliver(Cancel{id, kAllChoices});
@@ -249,6 +261,7 @@ class Simulation {
   const Profile& profile_;
   const SimulationOptions& options_;
   Faults faults_;
+  Router router_;
   Kernel kernel_;
   SizedAdapters adapters_;
   std::map<std::string, AdapterSourceId> sources_;
@@ -257,7 +270,7 @@ class Simulation {
   std::vector<int64_t> last_token_ns_;
   SimulatedRun run_;
   std::string wrong_;
-  size_t next_ = 0, turn_ = 0;
+  size_t next_ = 0;
   uint64_t tickets_ = 0, last_source_ = 0;
 };
 

@@ -31,17 +31,16 @@
 
 #include "cost/profile.h"
 #include "sim/replica.h"
+#include "sim/router.h"
 #include "workload/served.h"
 #include "workload/workload.h"
 
 namespace loralei::sim {
 
-enum class Routing : uint8_t { kRoundRobin, kLeastOutstanding };
-
 struct SimulationOptions {
   ReplicaOptions replica;
   int32_t replicas = 1;
-  Routing routing = Routing::kLeastOutstanding;
+  RouterOptions router;
   int32_t rank = 16;               // of adapters whose rank the workload does not say
   std::optional<uint64_t> faults;  // a seed (sim/faults.h)
   // The lengths of this part of the answers are known beforehand, and for each of the
@@ -56,6 +55,7 @@ struct SimulatedRun {
   GapCounts gaps;
   std::vector<LoadSample> samples;    // of all replicas together
   std::vector<EngineStats> replicas;  // at the end
+  uint64_t routed_beyond = 0;         // requests that no replica could serve within the objectives, as predicted
   int64_t end_ns = 0, busy_ns = 0;    // end: of the last request; busy: of all replicas together
   uint64_t events = 0;
 };

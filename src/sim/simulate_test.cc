@@ -169,7 +169,7 @@ TEST(Simulate, WhatMustHoldHoldsAndARunIsRepeated) {
     const Workload workload = some_workload(seed, 100, static_cast<int>(random.below(40)), 2 + 8 * random.uniform());
     const Profile profile = some_profile(seed % 2 == 0);
     SimulationOptions options{.replicas = static_cast<int32_t>(1 + random.below(3)), .check = true};
-    options.routing = seed % 3 == 0 ? Routing::kRoundRobin : Routing::kLeastOutstanding;
+    options.router.policy = static_cast<RoutePolicy>(seed % kRoutePolicyNames.size());
     options.replica.engine.max_sequences = static_cast<int32_t>(2 + random.below(16));
     options.replica.engine.scheduling = scheduling_of(seed);
     const auto first = simulate(workload, profile, options);

@@ -26,24 +26,49 @@ std::string rank_class(const WorkloadRequest& request) {
 
 struct Times {
   ServedClass told;
-  std::vector<double> first_s, end_s;
+  std::vector<double> first_s, end_s, token_s;
 };
+
+double end_s(const WorkloadRequest& request, const ServedRequest& served) {
+  return static_cast<double>(served.end_ns - request.at_ns) * 1e-9;
+}
+double first_s(const WorkloadRequest& request, const ServedRequest& served) {
+  return static_cast<double>(served.first_ns - request.at_ns) * 1e-9;
+}
+double token_s(const WorkloadRequest& request, const ServedRequest& served) {
+  return end_s(request, served) / std::max(1, served.tokens);
+}
+
+bool meets(const ServedObjectives& objectives, const WorkloadRequest& request, const ServedRequest& served) {
+  if (objectives.first_s && first_s(request, served) > *objectives.first_s) return false;
+  return !objectives.token_s || token_s(request, served) <= *objectives.token_s;
+}
+
+double mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
 
 void count(const WorkloadRequest& request, const ServedRequest& served, Times& times) {
   ++times.told.requests;
   times.told.failed += served.failed ? 1 : 0;
   if (served.failed) return;
   CHECK(request.at_ns <= served.first_ns && served.first_ns <= served.end_ns);
-  times.first_s.push_back(static_cast<double>(served.first_ns - request.at_ns) * 1e-9);
-  times.end_s.push_back(static_cast<double>(served.end_ns - request.at_ns) * 1e-9);
+  times.first_s.push_back(first_s(request, served));
+  times.end_s.push_back(end_s(request, served));
+  times.token_s.push_back(token_s(request, served));
 }
 
 ServedClass tell(const std::string& name, Times&& times) {
   ServedClass told = times.told;
   told.name = name;
-  for (const double seconds : times.first_s) told.mean_first_s += seconds / static_cast<double>(times.first_s.size());
+  told.mean_first_s = mean(times.first_s);
+  told.mean_end_s = mean(times.end_s);
+  told.mean_token_s = mean(times.token_s);
   told.first_s = percentiles_of(std::move(times.first_s));
   told.end_s = percentiles_of(std::move(times.end_s));
+  told.token_s = percentiles_of(std::move(times.token_s));
   return told;
 }
 
@@ -105,7 +130,7 @@ Percentiles percentiles_of(std::vector<double> values) {
 }
 
 ServedSummary summarise(std::span<const WorkloadRequest> workload, std::span<const ServedRequest> served,
-                        const GapCounts& gaps, std::optional<double> slo_first_s) {
+                        const GapCounts& gaps, const ServedObjectives& objectives) {
   CHECK(workload.size() == served.size());
   std::map<std::string, Times> by_prompt;
   std::map<std::pair<int32_t, std::string>, Times> by_rank;  // ranks as numbers ascend
@@ -121,7 +146,7 @@ ServedSummary summarise(std::span<const WorkloadRequest> workload, std::span<con
     if (served[i].failed) continue;
     ++well;
     tokens += served[i].tokens;
-    if (slo_first_s) good += static_cast<double>(served[i].first_ns - request.at_ns) * 1e-9 <= *slo_first_s ? 1 : 0;
+    good += objectives.any() && meets(objectives, request, served[i]) ? 1 : 0;
   }
   summary.classes.push_back(tell("all", std::move(all)));
   for (auto& [rank, times] : by_rank) summary.classes.push_back(tell(rank.second, std::move(times)));
@@ -136,6 +161,7 @@ ServedSummary summarise(std::span<const WorkloadRequest> workload, std::span<con
     summary.requests_per_s = well / summary.seconds;
     summary.tokens_per_s = tokens / summary.seconds;
     summary.good_per_s = good / summary.seconds;
+    summary.good_share = good / static_cast<double>(workload.size());
   }
   return summary;
 }

@@ -59,12 +59,20 @@ struct Percentiles {
 };
 Percentiles percentiles_of(std::vector<double> values);
 
+// What a request is to keep, in seconds; none: whatever.
+struct ServedObjectives {
+  std::optional<double> first_s;  // to its first token
+  std::optional<double> token_s;  // of its time from when it is due to its end, for each token of its answer
+  bool any() const { return first_s || token_s; }
+};
+
 // Requests that have something in common.
 struct ServedClass {
   std::string name;  // "all", "rank_16", "base", "prompt_1k"
   int64_t requests = 0, failed = 0;
-  Percentiles first_s, end_s;  // of those that ended well
-  double mean_first_s = 0;
+  // Of those that ended well. token_s: to the end, for each token.
+  Percentiles first_s, end_s, token_s;
+  double mean_first_s = 0, mean_end_s = 0, mean_token_s = 0;
 };
 
 struct ServedSummary {
@@ -72,12 +80,13 @@ struct ServedSummary {
   Percentiles gap_s;                            // between two tokens
   double seconds = 0;                           // from the start to the last end
   double requests_per_s = 0, tokens_per_s = 0;  // that ended well, of answers
-  // Of those that ended well, the first token within the objective, a second; 0 without.
-  double good_per_s = 0;
+  // Of those that ended well, within all objectives: so many a second, and their share of
+  // all requests; 0 without objectives.
+  double good_per_s = 0, good_share = 0;
 };
 
-// `served` beside `workload`. slo_first_s: the objective for the first token.
+// `served` beside `workload`.
 ServedSummary summarise(std::span<const WorkloadRequest> workload, std::span<const ServedRequest> served,
-                        const GapCounts& gaps, std::optional<double> slo_first_s);
+                        const GapCounts& gaps, const ServedObjectives& objectives);
 
 }  // namespace loralei

@@ -68,7 +68,7 @@ TEST(ServedTest, EveryRequestIsCountedInItsClasses) {
                                              {.first_ns = 30 * kMs, .end_ns = 40 * kMs, .tokens = 5},
                                              {.end_ns = 2 * kMs, .failed = true},
                                              {.first_ns = 50 * kMs, .end_ns = 1000 * kMs, .tokens = 10}};
-  const ServedSummary summary = summarise(workload, served, {}, 0.020);
+  const ServedSummary summary = summarise(workload, served, {}, {.first_s = 0.020});
   std::vector<std::string> names;
   for (const ServedClass& one : summary.classes) names.push_back(one.name);
   EXPECT_EQ(names, (std::vector<std::string>{"all", "adapters", "base", "rank_16", "rank_128", "prompt_to_128",
@@ -83,6 +83,13 @@ TEST(ServedTest, EveryRequestIsCountedInItsClasses) {
   EXPECT_DOUBLE_EQ(summary.requests_per_s, 3);
   EXPECT_DOUBLE_EQ(summary.tokens_per_s, 20);
   EXPECT_DOUBLE_EQ(summary.good_per_s, 1) << "within 20 ms";
+  EXPECT_DOUBLE_EQ(summary.good_share, 0.25);
+  EXPECT_DOUBLE_EQ(all.mean_end_s, (0.020 + 0.040 + 0.999) / 3);
+  EXPECT_DOUBLE_EQ(all.mean_token_s, (0.020 / 5 + 0.040 / 5 + 0.999 / 10) / 3);
+  const ServedObjectives tokens{.token_s = 0.005};
+  EXPECT_DOUBLE_EQ(summarise(workload, served, {}, tokens).good_share, 0.25) << "4 ms for each";
+  const ServedObjectives both{.first_s = 0.005, .token_s = 0.005};
+  EXPECT_DOUBLE_EQ(summarise(workload, served, {}, both).good_share, 0);
 }
 
 }  // namespace

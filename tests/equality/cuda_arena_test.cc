@@ -241,7 +241,7 @@ TEST_F(CudaAdaptersTest, AnAddressThatIsUsedAgainIsAnotherVersions) {
 // embedding lies there once.
 TEST_F(CudaAdaptersTest, TensorsComeWithTheAdapter) {
   constexpr int32_t kVocab = 6, kHidden = 12, kHeadDim = 4, kLayers = 2;
-  const SavedShape shape{kHidden, kHeadDim};
+  const SavedShape shape{kHidden, kHeadDim, kLayers};
   CudaAdapters adapters =
       CudaAdapters::create({.bytes_max = 16 * kUnit, .staging_bytes = 8 * kUnit, .saved = shape}).value();
   const Made with_pairs = made(1);
@@ -367,6 +367,59 @@ TEST_F(CudaAdaptersTest, OnItsWayItIsNotThereAndNotGivenUp) {
     wait_for(adapters, *adapter);
     expect_there(adapters, *adapter);
   }
+  adapters.check();
+}
+
+// Layers lie and come in the order of a pass, are told as they come, and steps find where
+// each will be; one that is there has nothing to wait for.
+TEST_F(CudaAdaptersTest, LayersComeInTheOrderOfAPassAndAreTold) {
+  constexpr int32_t kLayers = 3, kEmbed = kLayers * kLayerModules + 1;
+  CudaAdapters adapters =
+      CudaAdapters::create(
+          {.bytes_max = 64 * kUnit, .staging_bytes = 32 * kUnit, .saved = {8, 4, kLayers}, .layered = true})
+          .value();
+  // Layer 1 has nothing; each of the others has another size.
+  const auto layered = [&](int64_t units) {
+    Made adapter = made(units);
+    const LoraPair pair = adapter.pairs[1];
+    adapter.pairs.assign(static_cast<size_t>(kEmbed) + 1, LoraPair());
+    for (const size_t module : {size_t{kEmbed}, size_t{2}, size_t{2 * kLayerModules}, size_t{2 * kLayerModules + 6}})
+      adapter.pairs[module] = pair;
+    return adapter;
+  };
+  const Made a = layered(1), b = layered(2);
+  cuda_emulated::hold_copies_of(2 * kUnit);  // of a's pieces 0 and 2, and of nothing before
+  ASSERT_TRUE(hold(adapters, {&a}).value());
+  ASSERT_TRUE(hold(adapters, {&b}).value());
+  const auto way = adapters.on_its_way(a.version);
+  ASSERT_TRUE(way && way->gate != nullptr);
+  EXPECT_EQ(std::vector<int64_t>(way->bytes_through.begin(), way->bytes_through.end()),
+            (std::vector<int64_t>{2 * kUnit, 2 * kUnit, 4 * kUnit, 4 * kUnit}));
+  EXPECT_EQ(way->bytes_before, 0);
+  EXPECT_EQ(adapters.on_its_way(b.version)->bytes_before, 4 * kUnit);
+  EXPECT_EQ(way->arrivals->there(), 0);
+  EXPECT_FALSE(adapters.arrived(a.version).value());
+  const auto place_of = [&](int32_t module) {
+    EXPECT_EQ(adapters.find(a.version, module), nullptr) << "it is not there";
+    return static_cast<const std::byte*>(adapters.find_arriving(a.version, module)->a);
+  };
+  const std::byte* const first = place_of(kEmbed);
+  EXPECT_EQ(place_of(2), first + kUnit);
+  EXPECT_EQ(place_of(2 * kLayerModules), first + 2 * kUnit);
+  EXPECT_EQ(place_of(2 * kLayerModules + 6), first + 3 * kUnit);
+  EXPECT_EQ(adapters.find_arriving(a.version, 1), nullptr);
+  adapters.check();
+  cuda_emulated::hold_copies_of(-1);
+  for (const Made* adapter : {&a, &b}) {
+    wait_for(adapters, *adapter);
+    adapters.begin_step();
+    EXPECT_EQ(adapters.on_its_way(adapter->version)->gate, nullptr);
+    EXPECT_TRUE(adapters.on_its_way(adapter->version)->arrivals->whole());
+    EXPECT_EQ(adapters.find_arriving(adapter->version, 2), nullptr);
+    ASSERT_NE(adapters.find(adapter->version, 2), nullptr);
+  }
+  EXPECT_TRUE(way->arrivals->whole());
+  EXPECT_EQ(adapters.find(a.version, 2)->a, first + kUnit);
   adapters.check();
 }
 

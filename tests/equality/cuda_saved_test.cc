@@ -330,7 +330,7 @@ TEST_P(CudaSaved, TensorsComeAndGo) {
     const int64_t before = adapters.bytes(), uploads = adapters.uploads();
     const StepOutput want = on(device_, {span(0, 0, 4, adapters_[i])});
     const int64_t bytes = adapters.bytes() - before;
-    const SavedShape shape{config.hidden, config.head_dim};
+    const SavedShape shape{config.hidden, config.head_dim, config.layers};
     EXPECT_EQ(bytes, CudaAdapters::adapter_bytes({}, &saved, shape) + CudaAdapters::adapter_bytes(adapters_[i]->pairs));
     EXPECT_NE(adapters.find_saved(adapters_[i]->version), nullptr);
     EXPECT_EQ(adapters.find_saved(AdapterVersionId{700}), nullptr);

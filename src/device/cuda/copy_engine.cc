@@ -26,6 +26,7 @@ Result<bool> CopyEngine::submit(const CopyRequest& request, const CudaEvent* aft
   } else {
     TRY(copy_to_host(request.to, request.from, request.bytes, stream_));
   }
+  if (request.word != nullptr) TRY(stream_.write(*request.word, request.word_value));
   last_ = (first_ + count_) % slots_.size();
   Slot& slot = slots_[last_];
   TRY(stream_.record(slot.event));

@@ -12,6 +12,7 @@
 // later), what the driver refuses is an error.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,6 +31,9 @@ struct CopyRequest {
   int64_t bytes = 0;
   CopyDirection direction = CopyDirection::kToDevice;
   uint64_t tag = 0;  // comes back when the copy is done
+  // In pinned memory: the stream writes it behind the copy. Null: nothing.
+  std::atomic<uint32_t>* word = nullptr;
+  uint32_t word_value = 0;
 };
 
 class CopyEngine {

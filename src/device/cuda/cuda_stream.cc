@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_stream.h"
 
 #include "device/cuda/runtime.h"
+#include "device/cuda/stream_gate.h"
 
 namespace loralei {
 
@@ -23,6 +24,13 @@ Result<CudaStream> CudaStream::create() {
 Status CudaStream::synchronize() const { return cuda_runtime::synchronize(handle_); }
 Status CudaStream::record(const CudaEvent& event) { return cuda_runtime::record(event.handle(), handle_); }
 Status CudaStream::wait_for(const CudaEvent& event) { return cuda_runtime::wait(handle_, event.handle()); }
+
+Status CudaStream::write(std::atomic<uint32_t>& word, uint32_t value) {
+  return cuda_runtime::write_word(handle_, &word, value);
+}
+Status CudaStream::wait_for(const StreamGate& gate, uint32_t at_least) {
+  return cuda_runtime::wait_for_word(handle_, &gate, at_least);
+}
 
 CudaEvent::~CudaEvent() {
   if (handle_ != nullptr) cuda_runtime::destroy_event(handle_);

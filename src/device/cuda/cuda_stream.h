@@ -12,6 +12,8 @@
 // here allocates host memory after create(), but end_capture does.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <utility>
 
 #include "base/result.h"
@@ -19,6 +21,7 @@
 namespace loralei {
 
 class CudaEvent;
+struct StreamGate;  // stream_gate.h
 
 class CudaStream {
  public:
@@ -31,6 +34,9 @@ class CudaStream {
   Status synchronize() const;               // waits until everything put on it is done
   Status record(const CudaEvent& event);    // the event is done when everything put on the stream so far is
   Status wait_for(const CudaEvent& event);  // what is put on the stream later runs after the event; does not block
+  // Words in pinned memory. Not while a graph is recorded.
+  Status write(std::atomic<uint32_t>& word, uint32_t value);   // when everything put on it so far is done
+  Status wait_for(const StreamGate& gate, uint32_t at_least);  // does not block the thread; no other stream either
   void* handle() const { return handle_; }
 
  private:

@@ -7,6 +7,7 @@
 #include "device/cuda/copy_engine.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_memory.h"
+#include "device/cuda/stream_gate.h"
 
 namespace loralei {
 namespace {
@@ -61,6 +62,52 @@ TEST_F(CudaDevice, AStreamWaitsForAnEventOfAnother) {
   ASSERT_TRUE(second.synchronize().ok());
   EXPECT_TRUE(event.done().value());
   for (std::byte byte : host.bytes()) EXPECT_EQ(byte, std::byte{5});
+}
+
+// A stream goes on when another one has brought what it waits for, and no sooner.
+TEST_F(CudaDevice, AStreamWaitsForANumberThatAnotherWrites) {
+  CudaStream first = CudaStream::create().value(), second = CudaStream::create().value();
+  const StreamGates gates = StreamGates::create(2).value();
+  StreamGate& gate = gates[1];
+  DeviceBuffer memory = DeviceBuffer::allocate(64).value();
+  PinnedBuffer host = PinnedBuffer::allocate(64).value();
+  CudaEvent before = CudaEvent::create().value(), behind = CudaEvent::create().value();
+  std::memset(host.data(), 0, 64);
+  ASSERT_TRUE(second.record(before).ok());
+  ASSERT_TRUE(second.wait_for(gate, 2).ok());
+  ASSERT_TRUE(copy_to_host(host.data(), memory.data(), 64, second).ok());
+  ASSERT_TRUE(second.record(behind).ok());
+  while (!before.done().value()) {
+  }
+  for (int i = 0; i < 20; ++i) ASSERT_FALSE(behind.done().value());
+  for (uint32_t number = 1; number <= 2; ++number) {
+    EXPECT_FALSE(gate.has(number));
+    EXPECT_FALSE(behind.done().value());
+    ASSERT_TRUE(fill_on_device(memory.data(), static_cast<int>(number) * 5, 64, first).ok());
+    ASSERT_TRUE(first.write(gate.there, number).ok());
+    ASSERT_TRUE(first.synchronize().ok());
+    EXPECT_TRUE(gate.has(number));
+  }
+  ASSERT_TRUE(second.synchronize().ok());
+  for (std::byte byte : host.bytes()) EXPECT_EQ(byte, std::byte{10});
+  EXPECT_EQ(gates[0].there.load(), 0u);
+}
+
+// The host lets a stream go on that waits for what will not come, whatever is written
+// meanwhile.
+TEST_F(CudaDevice, AGateThatEndsLetsEveryWaitPass) {
+  CudaStream writer = CudaStream::create().value(), waiter = CudaStream::create().value();
+  const StreamGates gates = StreamGates::create(1).value();
+  CudaEvent behind = CudaEvent::create().value();
+  ASSERT_TRUE(waiter.wait_for(gates[0], 3).ok());
+  ASSERT_TRUE(waiter.wait_for(gates[0], 1000).ok());
+  ASSERT_TRUE(waiter.record(behind).ok());
+  EXPECT_FALSE(behind.done().value());
+  gates[0].end();
+  ASSERT_TRUE(writer.write(gates[0].there, 1).ok());
+  ASSERT_TRUE(writer.synchronize().ok());
+  ASSERT_TRUE(waiter.synchronize().ok());
+  EXPECT_TRUE(gates[0].is_ended() && gates[0].has(1) && !gates[0].has(2));
 }
 
 TEST_F(CudaDevice, AGraphRunsWhatWasCapturedAgain) {

@@ -50,6 +50,13 @@ enum class CopyKind { kHostToDevice, kDeviceToHost, kDeviceToDevice };
 Status copy(void* to, const void* from, int64_t bytes, CopyKind kind, Stream stream);
 Status fill(void* to, int byte, int64_t bytes, Stream stream);
 
+// Words in pinned memory; no thread waits, and a stream that records takes none of these.
+// write_word: 32 bits, once all before it on the stream is done and can be seen.
+// wait_for_word: what follows on the stream runs once these 64 bits, as a signed number,
+// are `at_least` or more.
+Status write_word(Stream stream, void* word, uint32_t value);
+Status wait_for_word(Stream stream, const void* word, uint64_t at_least);
+
 Status begin_capture(Stream stream);
 // Ends the capture and instantiates what was captured; with `previous`, tries to update
 // that one and returns it when nothing but parameters changed, else destroys it and

@@ -17,7 +17,23 @@ namespace {
 constexpr int kChunks = 4;  // of the staging: one is filled while others are copied
 constexpr int64_t kChunkAlign = 256;
 constexpr int64_t kPieceBytes = int64_t{128} << 10;  // of a chunk, gathered by one thread: some 10 us
-constexpr uint64_t kLast = 1;                        // tag of an upload's last copy
+
+// What a copy's tag says: whether it is its upload's last one, and how many pieces are
+// there with it.
+uint64_t tag_of(bool last, int32_t pieces) { return static_cast<uint64_t>(pieces) << 1 | (last ? 1 : 0); }
+bool is_last(uint64_t tag) { return (tag & 1) != 0; }
+int32_t pieces_of(uint64_t tag) { return static_cast<int32_t>(tag >> 1); }
+
+// Pieces that are there with the first `bytes` of the target.
+int32_t pieces_through(const Upload& upload, int64_t bytes) {
+  const auto& ends = upload.piece_ends;
+  return static_cast<int32_t>(std::upper_bound(ends.begin(), ends.end(), bytes) - ends.begin());
+}
+
+void tell(const Upload& upload, int32_t pieces) {
+  if (upload.arrivals == nullptr) return;
+  while (upload.arrivals->there() < pieces) upload.arrivals->advance();
+}
 
 int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 
@@ -63,6 +79,9 @@ Uploader::~Uploader() {
 
 void Uploader::start(Upload&& upload) {
   CHECK(upload.bytes > 0);
+  CHECK(upload.piece_ends.empty() ||
+        (upload.piece_ends.back() == upload.bytes && upload.arrivals != nullptr && upload.gate != nullptr &&
+         upload.arrivals->total() == std::ssize(upload.piece_ends)));
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(upload));
@@ -120,28 +139,50 @@ void Uploader::begin(Upload&& upload) {
 
 Status Uploader::send(const Upload& upload) {
   TRY(usable_);
-  for (int64_t at = 0; at < upload.bytes; at += chunk_bytes_) {
-    const int64_t bytes = std::min(chunk_bytes_, upload.bytes - at);
+  const int32_t none = pieces_through(upload, 0);  // of no bytes
+  tell(upload, none);
+  if (upload.gate != nullptr) upload.gate->there.store(static_cast<uint32_t>(none), std::memory_order_release);
+  for (int64_t at = 0, end = 0; at < upload.bytes; at = end) {
+    end = std::min(at + chunk_bytes_, upload.bytes);
+    const auto piece = static_cast<size_t>(pieces_through(upload, at));
+    if (!upload.piece_ends.empty()) end = std::min(end, upload.piece_ends[piece]);
     while (copies_.copies_in_flight() == kChunks) TRY(settle());
-    std::byte* const chunk = staging_.data() + static_cast<int64_t>(next_chunk_) * chunk_bytes_;
-    gatherers_->parallel_for(bytes, kPieceBytes, [&](int64_t begin, int64_t end, int) {
-      gather(upload, at + begin, end - begin, chunk + begin);
-    });
-    const uint64_t tag = at + bytes == upload.bytes ? kLast : 0;
-    TRY_ASSIGN(const bool queued, copies_.submit({upload.to + at, chunk, bytes, CopyDirection::kToDevice, tag}));
-    CHECK(queued);
-    next_chunk_ = (next_chunk_ + 1) % kChunks;
+    TRY(send_chunk(upload, at, end - at));
+    if (!upload.piece_ends.empty()) TRY(take_done());  // those who wait for pieces hear of them at once
   }
+  return {};
+}
+
+Status Uploader::send_chunk(const Upload& upload, int64_t at, int64_t bytes) {
+  std::byte* const chunk = staging_.data() + static_cast<int64_t>(next_chunk_) * chunk_bytes_;
+  gatherers_->parallel_for(bytes, kPieceBytes, [&](int64_t begin, int64_t end, int) {
+    gather(upload, at + begin, end - begin, chunk + begin);
+  });
+  const int32_t pieces = pieces_through(upload, at + bytes);
+  CopyRequest copy{.to = upload.to + at, .from = chunk, .bytes = bytes};
+  copy.tag = tag_of(at + bytes == upload.bytes, pieces);
+  if (pieces > pieces_through(upload, at)) {
+    copy.word = &upload.gate->there;
+    copy.word_value = static_cast<uint32_t>(pieces);
+  }
+  TRY_ASSIGN(const bool queued, copies_.submit(copy));
+  CHECK(queued);
+  next_chunk_ = (next_chunk_ + 1) % kChunks;
   return {};
 }
 
 // Waits for the oldest copy.
 Status Uploader::settle() {
   TRY(copies_.wait_oldest());
+  return take_done();
+}
+
+Status Uploader::take_done() {
   uint64_t tags[kChunks];
   TRY_ASSIGN(const size_t done, copies_.poll(tags));
   for (size_t i = 0; i < done; ++i) {
-    if (tags[i] == kLast) report({});
+    tell(going_.front().upload, pieces_of(tags[i]));
+    if (is_last(tags[i])) report({});
   }
   return {};
 }
@@ -150,12 +191,14 @@ Status Uploader::settle() {
 void Uploader::settle_all(const Error& error) {
   while (copies_.copies_in_flight() > 0 && settle().ok()) {
   }
+  (void)copies_.wait_all();  // what was put on the stream and not counted
   while (!going_.empty()) report(error);
 }
 
 // The oldest has ended.
 void Uploader::report(Status status) {
   const Going& first = going_.front();
+  if (!status.ok() && first.upload.arrivals != nullptr) first.upload.arrivals->fail(status.error());
   UploadEnd end{first.upload.id, first.upload.subject, std::move(status), now_ns() - first.begin_ns};
   going_.pop_front();
   const std::lock_guard lock(mutex_);

@@ -3,6 +3,10 @@
 // its own, with helpers where there is much, gathers them into pinned memory, in chunks,
 // and copies each chunk on a stream of its own (CopyEngine).
 //
+// An upload may come in pieces (the layers of an adapter) and be told of piece by piece:
+// no copy then goes beyond a piece's end, and behind it the stream itself writes how many
+// there are, so that another stream can wait for them without anybody on the host.
+//
 // Why through pinned memory instead of pinning what is uploaded: whoever starts an upload
 // does no more than put it in a queue; pinning takes about as long as copying, unpinning
 // may wait for the device, and a host cache of many gigabytes would be pinned for the
@@ -14,9 +18,10 @@
 // Ownership: owns thread, stream and pinned memory; an upload's `keeps` owns what its
 // parts point to and is dropped before its end is reported; the target on the device
 // belongs to the caller, who leaves it alone until then.
-// Invariants: uploads end in the order of start(), each exactly once; no more than
-// staging_bytes are in flight; no allocation on the device after create(); no lock is
-// held while anything is copied.
+// Invariants: uploads end in the order of start(), each exactly once; of a piece that is
+// told of everything is there, and of a whole upload every piece is before its end; no
+// more than staging_bytes are in flight; no allocation on the device after create(); no
+// lock is held while anything is copied.
 // Failure: start() cannot fail; what the driver refuses ends that upload with a sentence,
 // and the next one is tried. The destructor drops what was not begun and waits for
 // what is in flight.
@@ -31,9 +36,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/arrivals.h"
 #include "base/result.h"
 #include "device/cuda/copy_engine.h"
 #include "device/cuda/cuda_memory.h"
+#include "device/cuda/stream_gate.h"
 #include "device/host/thread_pool.h"
 
 namespace loralei {
@@ -51,6 +58,12 @@ struct Upload {
   int64_t bytes = 0;                  // of the target, more than 0
   std::vector<UploadPart> parts;      // by `at`, without overlap; what lies between them becomes 0
   std::shared_ptr<const void> keeps;  // null: the caller keeps the parts until the end
+  // Of one that is told of piece by piece: where each ends in the target, the last with
+  // it. What is there is told to threads by `arrivals` and to streams by `gate`, which
+  // the caller keeps until the end.
+  std::vector<int64_t> piece_ends;     // ascending; empty: it is told of as a whole
+  std::shared_ptr<Arrivals> arrivals;  // [piece_ends]; of one that fails, too
+  StreamGate* gate = nullptr;
 };
 
 struct UploadEnd {
@@ -87,7 +100,9 @@ class Uploader {
   void run(int device);
   void begin(Upload&& upload);
   Status send(const Upload& upload);
+  Status send_chunk(const Upload& upload, int64_t at, int64_t bytes);
   Status settle();
+  Status take_done();
   void settle_all(const Error& error);
   void report(Status status);
 

@@ -41,6 +41,17 @@ class UploaderTest : public testing::Test {
     }
     return upload;
   }
+  // The same in pieces that end anywhere, some of no bytes.
+  Upload in_pieces(uint64_t id, int64_t offset, int64_t bytes, StreamGate& gate, std::vector<std::byte>& want) {
+    Upload upload = made(id, offset, bytes, want);
+    for (uint64_t count = random_.below(12); count > 0; --count)
+      upload.piece_ends.push_back(static_cast<int64_t>(random_.below(static_cast<uint64_t>(bytes) + 1)));
+    std::sort(upload.piece_ends.begin(), upload.piece_ends.end());
+    upload.piece_ends.push_back(bytes);
+    upload.arrivals = std::make_shared<Arrivals>(static_cast<int32_t>(upload.piece_ends.size()));
+    upload.gate = &gate;
+    return upload;
+  }
   std::vector<std::byte> on_device(int64_t offset, int64_t bytes) {
     CudaStream stream = CudaStream::create().value();
     PinnedBuffer back = PinnedBuffer::allocate(bytes).value();
@@ -109,7 +120,64 @@ TEST_F(UploaderTest, LargeChunksAreGatheredInPieces) {
   }
 }
 
+// A stream that waits for a piece finds all of it, however the uploads are in pieces.
+TEST_F(UploaderTest, PiecesAreThereWhenStreamsAndThreadsAreToldSo) {
+  const char* given = std::getenv("UPLOADER_TEST_SEED");
+  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 78;
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  random_ = Prng(seed);
+  const StreamGates gates = StreamGates::create(8).value();
+  for (uint64_t round = 0; round < 60; ++round) {
+    StreamGate& gate = gates[static_cast<int32_t>(round % 8)];
+    gate.there.store(0);
+    const auto bytes = static_cast<int64_t>(1 + random_.below(random_.below(3) == 0 ? 30000 : 1500));
+    CudaStream reader = CudaStream::create().value();
+    PinnedBuffer back = PinnedBuffer::allocate(bytes).value();
+    std::vector<std::byte> want;
+    Upload upload = in_pieces(round, 0, bytes, gate, want);
+    const std::vector<int64_t> ends = upload.piece_ends;
+    const std::shared_ptr<const Arrivals> arrivals = upload.arrivals;
+    ASSERT_TRUE(fill_on_device(memory_.data(), 0xFF, bytes, reader).ok());
+    ASSERT_TRUE(reader.synchronize().ok());
+    for (size_t piece = 0; piece < ends.size(); ++piece) {
+      const int64_t begin = piece == 0 ? 0 : ends[piece - 1];
+      ASSERT_TRUE(reader.wait_for(gate, static_cast<uint32_t>(piece) + 1).ok());
+      ASSERT_TRUE(copy_to_host(back.data() + begin, memory_.data() + begin, ends[piece] - begin, reader).ok());
+    }
+    uploader_->start(std::move(upload));
+    if (random_.below(2) == 0) wait_for(1);
+    ASSERT_TRUE(reader.synchronize().ok());
+    ASSERT_EQ(std::memcmp(back.data(), want.data(), want.size()), 0) << "round " << round;
+    ASSERT_TRUE(arrivals->wait(arrivals->total(), 60'000'000'000));
+    ASSERT_TRUE(gate.has(static_cast<uint32_t>(ends.size())));
+    std::vector<UploadEnd> ended;
+    if (random_.below(2) == 0) uploader_->poll(ended);
+  }
+}
+
 #ifdef LORALEI_CUDA_EMULATION
+// Of an upload that fails midway pieces are there as far as it came, and the others
+// never.
+TEST_F(UploaderTest, AnUploadThatFailsMidwaySaysSoToThoseWhoWaitForPieces) {
+  const StreamGates gates = StreamGates::create(1).value();
+  std::vector<std::byte> want;
+  Upload upload = made(1, 0, 3000, want);
+  upload.piece_ends = {1000, 1777, 3000};
+  const auto arrivals = std::make_shared<Arrivals>(3);
+  upload.arrivals = arrivals;
+  upload.gate = &gates[0];
+  cuda_emulated::refuse_copies_of(777);
+  uploader_->start(std::move(upload));
+  EXPECT_FALSE(wait_for(1)[0].status.ok());
+  cuda_emulated::refuse_copies_of(-1);
+  EXPECT_EQ(arrivals->there(), 1);
+  EXPECT_TRUE(gates[0].has(1) && !gates[0].has(2));
+  ASSERT_TRUE(arrivals->failed());
+  EXPECT_NE(arrivals->status().error().message.find("out of resources"), std::string::npos);
+  want.resize(1000);
+  EXPECT_EQ(on_device(0, 1000), want);
+}
+
 TEST_F(UploaderTest, NobodyWaitsForOneThatTakesItsTime) {
   std::atomic<int> calls{0};
   uploader_->on_end([&](const UploadEnd& end) {

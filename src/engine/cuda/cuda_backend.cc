@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "device/cuda/cuda_device.h"
 #include "engine/cuda/cuda_executor.h"
@@ -12,6 +13,7 @@ namespace {
 
 // In the order of construction: the bytes go before their grants.
 struct CudaParts {
+  SteadyClock clock;
   Grant weights, scratch, driver, kv_bytes, adapters, pinned;
   std::unique_ptr<CudaModel> model;
   CudaKv kv;
@@ -45,6 +47,12 @@ Result<DeviceBudget> cuda_budget(const CudaBackendOptions& options) {
                            format_bytes(share) + ").");
   }
   return budget;
+}
+
+// On a GPU only where the user has said so: it is unproven there.
+bool begins_early(const DeviceRequest& request) {
+  const auto way = request.cold_start;
+  return way == ColdStart::kAuto || way == ColdStart::kLayered || way == ColdStart::kAssisted;
 }
 
 // Shares out the device's ledger, before a byte is uploaded.
@@ -87,6 +95,19 @@ Status take_shares(const DeviceRequest& request, const CudaModelOptions& options
   return {};
 }
 
+// The helpers that were asked for.
+Result<CudaAssist> make_assist(const DeviceRequest& request, const CudaParts& parts) {
+  CudaAssist assist;
+  if (request.assist.helpers == 0) return assist;
+  CHECK(request.log != nullptr);
+  const int32_t rank_max = request.limits.rank_max;
+  TRY_ASSIGN(assist.helpers, LayerAssist::create(request.assist, request.config, rank_max, request.ops,
+                                                 request.host_ledger, parts.clock, *request.log));
+  TRY_ASSIGN(assist.sums, HostSums::create(*assist.helpers, request.config, rank_max, request.ops, request.pool,
+                                           request.host_ledger));
+  return assist;
+}
+
 Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const DeviceRequest& request) {
   TRY_ASSIGN(const CudaDeviceInfo info, device_info(options.ordinal));
   CudaModelOptions model;
@@ -95,6 +116,9 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   model.activation = options.activation;
   model.graphs = options.graphs;
   model.batch_invariant = options.batch_invariant;
+  model.layered_adapters = begins_early(request);
+  if (model.layered_adapters)
+    model.host_rows_max = std::min(request.limits.rows_max, request.assist.helpers * LayerAssist::kRowsMost);
   model.log = request.log;
   auto parts = std::make_shared<CudaParts>();
   DeviceBackend backend;
@@ -103,7 +127,8 @@ Result<DeviceBackend> make_cuda_backend(const CudaBackendOptions& options, const
   model.adapter_bytes_max = backend.plan.adapter_bytes;
   TRY_ASSIGN(parts->model, CudaModel::create(request.config, request.weights, model));
   TRY_ASSIGN(parts->kv, CudaKv::create(request.config, request.kv_dtype, backend.plan.kv_blocks));
-  backend.executor = make_cuda_executor(*parts->model, parts->kv, request.host_ledger);
+  TRY_ASSIGN(CudaAssist assist, make_assist(request, *parts));
+  backend.executor = make_cuda_executor(*parts->model, parts->kv, request.host_ledger, std::move(assist));
   backend.name = "cuda-" + info.name;
   for (char& c : backend.name) c = c == ' ' ? '-' : c;
   if (options.batch_invariant) backend.name += "-batch-invariant";

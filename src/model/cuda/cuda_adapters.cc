@@ -10,11 +10,12 @@
 namespace loralei {
 namespace {
 
+constexpr int32_t kGates = 64;  // uploads whose layers steps may wait for, at a time
+
 int64_t slab_bytes(std::span<const CudaAdapters::ModulePair> pairs, const SavedTensors* saved,
                    const SavedShape& shape) {
-  AdapterLayout layout;
-  for (const auto& [module, pair] : pairs) layout.put(*pair);
-  if (saved != nullptr) layout.put(*saved, shape, saved->head_tokens.data());
+  AdapterLayout layout(shape);
+  layout.put(pairs, saved, saved == nullptr ? nullptr : saved->head_tokens.data());
   return RangeAllocator::rounded(layout.bytes());
 }
 
@@ -38,10 +39,17 @@ Result<CudaAdapters> CudaAdapters::create(const Options& options) {
   CudaAdapters made;
   made.arena_ = RangeAllocator(options.bytes_max);
   made.shape_ = options.saved;
+  made.layered_ = options.layered;
+  TRY_ASSIGN(made.gates_, StreamGates::create(options.layered ? kGates : 0));
+  for (int32_t gate = made.gates_.count(); gate-- > 0;) made.free_gates_.push_back(gate);
   TRY_ASSIGN(made.memory_, allocate_on_device(made.arena_.size_bytes(), "The adapters' share",
                                               "give adapters less memory, or the model fewer rows or less context."));
   TRY_ASSIGN(made.uploader_, Uploader::create({options.device, options.staging_bytes}));
   return made;
+}
+
+int64_t CudaAdapters::pinned_bytes(const Options& options) {
+  return options.staging_bytes + StreamGates::bytes(options.layered ? kGates : 0);
 }
 
 int64_t CudaAdapters::adapter_bytes(std::span<const LoraPair> pairs, const SavedTensors* saved,
@@ -56,6 +64,11 @@ CudaAdapters::Slab* CudaAdapters::slab_of(AdapterVersionId version) {
   return found == versions_.end() ? nullptr : &slabs_[static_cast<size_t>(found->second)];
 }
 
+const CudaAdapters::Slab* CudaAdapters::slab_of(AdapterVersionId version) const {
+  const auto found = versions_.find(version);
+  return found == versions_.end() ? nullptr : &slabs_[static_cast<size_t>(found->second)];
+}
+
 void CudaAdapters::put(Copy& copy, int32_t module, const cuda::DeviceLora& lora, int32_t slab) {
   if (copy.modules.size() <= static_cast<size_t>(module)) copy.modules.resize(static_cast<size_t>(module) + 1);
   Copy::Pair& pair = copy.modules[static_cast<size_t>(module)];
@@ -64,7 +77,7 @@ void CudaAdapters::put(Copy& copy, int32_t module, const cuda::DeviceLora& lora,
 }
 
 // A slab of these parts on its way to [offset, offset + bytes).
-CudaAdapters::Slab& CudaAdapters::place(Parts parts, int64_t offset, int64_t bytes) {
+CudaAdapters::Slab& CudaAdapters::place(Parts parts, int64_t offset, int64_t bytes, bool layered) {
   CHECK(parts.version != AdapterVersionId());
   const auto absent = [](const Slab& slab) { return slab.state == State::kAbsent; };
   auto free = std::find_if(slabs_.begin(), slabs_.end(), absent);
@@ -82,24 +95,52 @@ CudaAdapters::Slab& CudaAdapters::place(Parts parts, int64_t offset, int64_t byt
                 .subject = parts.version.value,
                 .to = memory_.data() + offset,
                 .bytes = bytes};
-  AdapterLayout layout(upload);
-  Copy& copy = copies_[parts.version];
-  for (const auto& [module, pair] : parts.pairs) {
-    put(copy, module, layout.put(*pair), index);
-    slab.modules.push_back(module);
-  }
-  if (const SavedTensors* const saved = parts.saved) {
+  std::vector<int64_t> piece_ends;
+  lay_out(parts, index, upload, piece_ends);
+  if (bytes == 0) return slab;
+  if (layered && !free_gates_.empty()) tell_of_pieces(slab, std::move(piece_ends), upload);
+  coming_.push_back(index);
+  uploader_->start(std::move(upload));
+  return slab;
+}
+
+// Where all of it will be, and what the upload reads.
+void CudaAdapters::lay_out(Parts& parts, int32_t index, Upload& upload, std::vector<int64_t>& piece_ends) {
+  if (parts.saved != nullptr) {
     // The list of tokens is not in the adapter's storage; the upload has its own.
-    auto kept = std::make_shared<Kept>(Kept{std::move(parts.storage), saved->head_tokens});
+    parts.storage = std::make_shared<Kept>(Kept{std::move(parts.storage), parts.saved->head_tokens});
+  }
+  upload.keeps = std::move(parts.storage);
+  const auto* const kept = parts.saved == nullptr ? nullptr : static_cast<const Kept*>(upload.keeps.get());
+  AdapterLayout layout(shape_, &upload);
+  DevicePlaces places = layout.put(parts.pairs, parts.saved, kept == nullptr ? nullptr : kept->head_tokens.data());
+  piece_ends = std::move(places.piece_ends);
+  Slab& slab = slabs_[static_cast<size_t>(index)];
+  Copy& copy = copies_[parts.version];
+  for (size_t i = 0; i < parts.pairs.size(); ++i) {
+    put(copy, parts.pairs[i].module, places.pairs[i], index);
+    slab.modules.push_back(parts.pairs[i].module);
+  }
+  if (parts.saved != nullptr) {
     copy.parts += copy.saved_slab < 0 ? 1 : 0;
-    copy.saved = layout.put(*saved, shape_, kept->head_tokens.data());
+    copy.saved = std::move(places.saved);
     copy.saved_slab = index;
-    parts.storage = std::move(kept);
   }
   if (copy.parts == 0) copies_.erase(parts.version);
-  upload.keeps = std::move(parts.storage);
-  if (bytes > 0) uploader_->start(std::move(upload));
-  return slab;
+}
+
+void CudaAdapters::tell_of_pieces(Slab& slab, std::vector<int64_t>&& piece_ends, Upload& upload) {
+  piece_ends.back() = slab.bytes;
+  slab.bytes_through = piece_ends;
+  slab.arrivals = std::make_shared<Arrivals>(static_cast<int32_t>(piece_ends.size()));
+  slab.gate = free_gates_.back();
+  free_gates_.pop_back();
+  StreamGate& gate = gates_[slab.gate];
+  gate.there.store(0, std::memory_order_relaxed);
+  gate.ended.store(0, std::memory_order_release);
+  upload.piece_ends = std::move(piece_ends);
+  upload.arrivals = slab.arrivals;
+  upload.gate = &gate;
 }
 
 void CudaAdapters::give_up(Slab& slab) {
@@ -178,6 +219,8 @@ void CudaAdapters::settle(const std::vector<UploadEnd>& ended) {
   for (const UploadEnd& end : ended) {
     Slab& slab = slabs_[static_cast<size_t>(end.id)];
     slab.state = end.status.ok() ? State::kThere : State::kFailed;
+    std::erase(coming_, static_cast<int32_t>(end.id));
+    if (slab.gate >= 0) free_gates_.push_back(std::exchange(slab.gate, -1));
     if (end.status.ok()) {
       ++uploads_;
       uploaded_bytes_ += slab.bytes;
@@ -261,7 +304,8 @@ Result<bool> CudaAdapters::hold(std::span<const AdapterFactors> adapters) {
   for (const AdapterFactors& adapter : adapters) {
     if (slab_of(adapter.version) != nullptr) continue;
     const auto pairs = present_pairs(adapter.pairs);
-    Slab& slab = place({adapter.version, pairs, adapter.saved, adapter.storage}, *offset++, adapter_bytes(adapter));
+    Slab& slab =
+        place({adapter.version, pairs, adapter.saved, adapter.storage}, *offset++, adapter_bytes(adapter), layered_);
     slab.whole = true;
     slab.holds = 1;
     versions_[adapter.version] = index_of(slab);
@@ -275,6 +319,22 @@ Result<bool> CudaAdapters::arrived(AdapterVersionId version) {
   CHECK(slab != nullptr && slab->holds > 0);
   if (slab->state == State::kFailed) return slab->error;
   return slab->state == State::kThere;
+}
+
+std::optional<CudaAdapters::OnItsWay> CudaAdapters::on_its_way(AdapterVersionId version) const {
+  const Slab* const slab = slab_of(version);
+  CHECK(slab != nullptr && slab->holds > 0);
+  if (!layered_ || slab->state == State::kFailed) return std::nullopt;
+  if (slab->state == State::kThere) return OnItsWay{.arrivals = nothing_};
+  if (slab->gate < 0) return std::nullopt;
+  OnItsWay way{slab->arrivals, &gates_[slab->gate], slab->bytes_through, 0};
+  for (const int32_t index : coming_) {
+    if (index == index_of(*slab)) break;
+    const Slab& other = slabs_[static_cast<size_t>(index)];
+    const int32_t there = other.arrivals == nullptr ? 0 : other.arrivals->there();
+    way.bytes_before += other.bytes - (there == 0 ? 0 : other.bytes_through[static_cast<size_t>(there) - 1]);
+  }
+  return way;
 }
 
 void CudaAdapters::release(AdapterVersionId version) {
@@ -303,6 +363,11 @@ void CudaAdapters::forget(AdapterVersionId version) {
 
 // --- for a step
 
+void CudaAdapters::begin_step() {
+  ++step_;
+  if (layered_ && !coming_.empty()) settle();  // what has come by now need not be waited for
+}
+
 void CudaAdapters::used(std::vector<int32_t>& slabs) const {
   slabs.clear();
   for (const Slab& slab : slabs_) {
@@ -324,6 +389,34 @@ const cuda::DeviceLora* CudaAdapters::find(AdapterVersionId version, int32_t mod
 const DeviceSaved* CudaAdapters::find_saved(AdapterVersionId version) {
   const auto found = copies_.find(version);
   return found != copies_.end() && use_if_there(found->second.saved_slab) ? &found->second.saved : nullptr;
+}
+
+const Error* CudaAdapters::failure_of(AdapterVersionId version) const {
+  const Slab* const slab = slab_of(version);
+  return slab != nullptr && slab->state == State::kFailed ? &slab->error : nullptr;
+}
+
+bool CudaAdapters::is_arriving(AdapterVersionId version) const {
+  const Slab* const slab = slab_of(version);
+  return slab != nullptr && slab->state == State::kOnTheWay && slab->gate >= 0;
+}
+
+const CudaAdapters::Copy* CudaAdapters::arriving_copy(AdapterVersionId version) const {
+  if (!is_arriving(version)) return nullptr;
+  const auto found = copies_.find(version);
+  return found == copies_.end() ? nullptr : &found->second;
+}
+
+const cuda::DeviceLora* CudaAdapters::find_arriving(AdapterVersionId version, int32_t module) const {
+  const Copy* const copy = arriving_copy(version);
+  if (copy == nullptr || copy->modules.size() <= static_cast<size_t>(module)) return nullptr;
+  const Copy::Pair& pair = copy->modules[static_cast<size_t>(module)];
+  return pair.slab == versions_.at(version) ? &pair.lora : nullptr;
+}
+
+const DeviceSaved* CudaAdapters::find_arriving_saved(AdapterVersionId version) const {
+  const Copy* const copy = arriving_copy(version);
+  return copy != nullptr && copy->saved_slab == versions_.at(version) ? &copy->saved : nullptr;
 }
 
 bool CudaAdapters::use_if_there(int32_t index) {
@@ -355,7 +448,7 @@ Status CudaAdapters::bring(Parts parts) {
                      " more beside " + format_bytes(this->bytes()) + " in use, of " + format_bytes(bytes_max()) +
                      "; give adapters more memory, or use fewer of them at a time."};
   }
-  const int32_t index = index_of(place(std::move(parts), *offset, bytes));
+  const int32_t index = index_of(place(std::move(parts), *offset, bytes, false));
   Slab& slab = slabs_[static_cast<size_t>(index)];
   slab.holds = 1;
   while (slab.state == State::kOnTheWay) {
@@ -380,16 +473,21 @@ void CudaAdapters::drop(AdapterVersionId version) {
 void CudaAdapters::check() const {
   arena_.check();
   int64_t taken = 0;
-  size_t versions = 0;
+  size_t versions = 0, gates = 0;
   for (const Slab& slab : slabs_) {
     if (slab.state == State::kAbsent) continue;
     taken += slab.bytes;
     CHECK(slab.holds >= 0 && !(slab.forgotten && slab.holds > 0));
+    const bool on_the_way = slab.state == State::kOnTheWay;
+    CHECK(std::count(coming_.begin(), coming_.end(), index_of(slab)) == (on_the_way ? 1 : 0));
+    CHECK(slab.gate < 0 || (on_the_way && slab.arrivals != nullptr));
+    gates += slab.gate < 0 ? 0 : 1;
     if (!slab.whole) continue;
     ++versions;
     CHECK(versions_.at(slab.version) == index_of(slab));
   }
   CHECK(taken == bytes() && taken <= bytes_max() && versions == versions_.size());
+  CHECK(gates + free_gates_.size() == static_cast<size_t>(gates_.count()));
   for (const auto& [version, copy] : copies_) {
     int32_t parts = 0;
     const auto look_at = [&, id = version](int32_t index, const auto& names) {

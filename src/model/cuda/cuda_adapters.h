@@ -14,6 +14,10 @@
 // steps may use it. Nothing of that waits. Who calls CudaModel::forward() without (tests,
 // tools) has ensure() called for it inside the step, which does wait.
 //
+// With Options::layered a step may use what hold() brings while it is on the way: layers
+// come in the order of a pass, each told to threads and streams (on_its_way()), and the
+// step sees to it that nothing is read before it is there (arriving_layers.h).
+//
 // What is uploaded together (an adapter, or those parts of it that ensure() found
 // missing) is a slab: one range of the arena and one upload, gathered on the uploader's
 // thread. What lies on the device is known by version and module, never by where it lay
@@ -31,6 +35,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,9 +43,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/arrivals.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "device/cuda/cuda_memory.h"
+#include "device/cuda/stream_gate.h"
 #include "device/cuda/uploader.h"
 #include "device/range_allocator.h"
 #include "model/cuda/device_adapter.h"
@@ -64,13 +71,12 @@ class CudaAdapters {
     int64_t bytes_max = 0;
     int64_t staging_bytes = int64_t{16} << 20;  // pinned; of uploads in flight
     SavedShape saved;                           // of the model
+    bool layered = false;                       // steps may use what is on its way
   };
-  struct ModulePair {
-    int32_t module = 0;  // as AdapterFactors::pairs has them
-    const LoraPair* pair = nullptr;
-  };
+  using ModulePair = loralei::ModulePair;
   CudaAdapters() = default;  // may only be assigned to
   static Result<CudaAdapters> create(const Options& options);
+  static int64_t pinned_bytes(const Options& options);
 
   // --- between steps
 
@@ -81,6 +87,15 @@ class CudaAdapters {
   // Of one that is held: true when steps may use it; an error when its upload failed
   // (those who hold it release it, who holds it later tries again).
   Result<bool> arrived(AdapterVersionId version);
+  // Of one that is held, where the adapters are layered: its pieces (device_adapter.h).
+  // nullopt: steps have to wait for all of it.
+  struct OnItsWay {
+    std::shared_ptr<const Arrivals> arrivals;  // of none, where nothing had to come
+    StreamGate* gate = nullptr;                // null: all of it is there
+    std::span<const int64_t> bytes_through;    // up to and with each piece
+    int64_t bytes_before = 0;                  // of others that come first
+  };
+  std::optional<OnItsWay> on_its_way(AdapterVersionId version) const;
   void release(AdapterVersionId version);
   bool has(AdapterVersionId version) const { return versions_.count(version) != 0; }  // there, or on its way
   // Asked by hold() where room is short, of what it brought that has arrived and nobody
@@ -99,7 +114,7 @@ class CudaAdapters {
 
   // No work that reads adapters is on the device; what is found or uploaded from now on
   // stays until the next call.
-  void begin_step() { ++step_; }
+  void begin_step();
   // Changes whenever a pair or tensor gets a place on the device or loses it.
   uint64_t generation() const { return generation_; }
   // The slabs used since begin_step(), and that they are used again; as long as
@@ -109,6 +124,12 @@ class CudaAdapters {
   // Null: not on the device.
   const cuda::DeviceLora* find(AdapterVersionId version, int32_t module);
   const DeviceSaved* find_saved(AdapterVersionId version);
+  // Of one that is held and whose upload has failed; null: it has not.
+  const Error* failure_of(AdapterVersionId version) const;
+  // Of one that is on its way, held, and told of piece by piece: where that will be.
+  bool is_arriving(AdapterVersionId version) const;
+  const cuda::DeviceLora* find_arriving(AdapterVersionId version, int32_t module) const;
+  const DeviceSaved* find_arriving_saved(AdapterVersionId version) const;
   // Uploads what is not on the device of these pairs (or tensors) and waits until it is.
   // The host's side is no longer read when this returns.
   Status ensure(AdapterVersionId version, std::span<const ModulePair> pairs);
@@ -117,6 +138,7 @@ class CudaAdapters {
   // of that step's work.
   void drop(AdapterVersionId version);
 
+  bool layered() const { return layered_; }
   int64_t bytes() const { return arena_.taken_bytes(); }
   int64_t bytes_max() const { return arena_.size_bytes(); }
   // Of uploads that have arrived: their number, bytes and time, and how many of them
@@ -146,6 +168,9 @@ class CudaAdapters {
     bool forgotten = false;  // on its way, and nobody wants it any more
     uint64_t used = 0;       // step
     Error error;
+    std::shared_ptr<Arrivals> arrivals;  // of one that is layered
+    std::vector<int64_t> bytes_through;  // the same
+    int32_t gate = -1;                   // while it is on its way; -1: none
   };
   // What a slab is made of.
   struct Parts {
@@ -167,8 +192,12 @@ class CudaAdapters {
     int32_t parts = 0;  // that are in a slab; gone with the last
   };
   Slab* slab_of(AdapterVersionId version);
+  const Slab* slab_of(AdapterVersionId version) const;
+  const Copy* arriving_copy(AdapterVersionId version) const;
   void put(Copy& copy, int32_t module, const cuda::DeviceLora& lora, int32_t slab);
-  Slab& place(Parts parts, int64_t offset, int64_t bytes);
+  Slab& place(Parts parts, int64_t offset, int64_t bytes, bool layered);
+  void lay_out(Parts& parts, int32_t index, Upload& upload, std::vector<int64_t>& piece_ends);
+  void tell_of_pieces(Slab& slab, std::vector<int64_t>&& piece_ends, Upload& upload);
   Status bring(Parts parts);
   bool use_if_there(int32_t index);
   bool reserve(std::span<const AdapterFactors> adapters, std::vector<int64_t>& offsets);
@@ -186,6 +215,11 @@ class CudaAdapters {
   SavedShape shape_;
   int64_t uploads_ = 0, uploaded_bytes_ = 0, upload_ns_ = 0, waits_ = 0;
   uint64_t step_ = 1, generation_ = 0;
+  bool layered_ = false;
+  std::shared_ptr<const Arrivals> nothing_ = std::make_shared<Arrivals>(0);
+  StreamGates gates_;  // of slabs that are on their way
+  std::vector<int32_t> free_gates_;
+  std::deque<int32_t> coming_;                              // slabs that are, in the order in which they come
   std::vector<Slab> slabs_;                                 // absent ones are reused
   std::unordered_map<AdapterVersionId, int32_t> versions_;  // of hold()
   std::unordered_map<AdapterVersionId, Copy> copies_;

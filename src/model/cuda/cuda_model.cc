@@ -41,7 +41,23 @@ StepTables::Options table_options(const ModelConfig& config, const CudaModelOpti
                                 : std::min(kTableBlocksMax, options.limits.rows_max * per_sequence);
   tables.slots_max = options.adapters_max;
   tables.vocab_max = max_vocab(config, options);
+  tables.host_rows_max = options.host_rows_max;
   return tables;
+}
+
+LayerExchange::Options exchange_options(const ModelConfig& config, const CudaModelOptions& options) {
+  const int32_t q_width = config.heads * config.head_dim, kv_width = config.kv_heads * config.head_dim;
+  return {.rows_max = options.host_rows_max,
+          .in_max = std::max({config.hidden, config.ffn, q_width}),
+          .outs_max = std::max({q_width + 2 * kv_width, config.hidden, 2 * config.ffn})};
+}
+
+CudaAdapters::Options adapter_options(const ModelConfig& config, const CudaModelOptions& options) {
+  return {options.device,
+          options.adapter_bytes_max,
+          options.upload_bytes_max,
+          {config.hidden, config.head_dim, config.layers},
+          options.layered_adapters};
 }
 
 CudaProducts::Options product_options(const CudaModelOptions& options) {
@@ -69,6 +85,7 @@ struct CudaModel::State {
   PinnedBuffer results;  // logits, hidden states, chosen tokens
   std::unique_ptr<StepTables> tables;
   CudaAdapters adapters;
+  ArrivingLayers arriving;
   StepGraphs graphs;
   int64_t held_bytes = 0;
 
@@ -86,7 +103,7 @@ struct CudaModel::State {
 // The copies stay outside of what is recorded: their sizes are the step's own.
 Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv& kv) {
   CudaStream& stream = program.stream;
-  TRY_ASSIGN(const StepView view, tables->fill(batch, kv, adapters, stream));
+  TRY_ASSIGN(const StepView view, tables->fill(batch, kv, adapters, arriving, stream));
   const auto launches = [&]() -> Status {
     TRY(program.layers(view));
     TRY(program.head(view));
@@ -105,6 +122,7 @@ Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv&
     TRY(program.choose(view));
   }
   TRY(fetch_logits(batch, view));
+  TRY(arriving.settle());
   return view;
 }
 
@@ -174,7 +192,8 @@ Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config
 
 int64_t CudaModel::pinned_bytes(const ModelConfig& config, const CudaModelOptions& options) {
   return kFloat * result_floats(config, options) + StepTables::bytes(config, table_options(config, options)) +
-         options.upload_bytes_max;
+         LayerExchange::host_bytes(exchange_options(config, options)) +
+         CudaAdapters::pinned_bytes(adapter_options(config, options));
 }
 
 Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, const WeightStore& weights,
@@ -215,15 +234,16 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
   TRY_ASSIGN(state->results, PinnedBuffer::allocate(kFloat * result_floats(config, options)));
   TRY_ASSIGN(StepTables tables, StepTables::create(program.config, table_options(config, options)));
   state->tables = std::make_unique<StepTables>(std::move(tables));
-  TRY_ASSIGN(
-      state->adapters,
-      CudaAdapters::create(
-          {options.device, options.adapter_bytes_max, options.upload_bytes_max, {config.hidden, config.head_dim}}));
+  TRY_ASSIGN(state->adapters, CudaAdapters::create(adapter_options(config, options)));
+  TRY_ASSIGN(LayerExchange exchange, LayerExchange::create(exchange_options(config, options)));
+  state->arriving = ArrivingLayers(config.layers, std::move(exchange));
   state->graphs = StepGraphs(options.graphs ? options.graphs_max : 0, options.log);
   return std::unique_ptr<CudaModel>(new CudaModel(std::move(state)));
 }
 
-Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
+Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv, int64_t wait_at_most_ns, LayerSums* sums) {
+  ArrivingLayers& arriving = state_->arriving;
+  arriving.begin(batch, wait_at_most_ns, sums);
   const ModelLimits& limits = state_->options.limits;
   const ModelConfig& config = state_->program.config;
   CHECK(static_cast<int32_t>(batch.tokens.size()) <= limits.rows_max);
@@ -243,8 +263,10 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv) {
   }
   TRY(set_cuda_device(state_->options.device));
   const Result<StepView> view = state_->launch(batch, kv);
+  if (!view.ok()) arriving.end();
   // Failed or not: what was launched reads the host's buffers.
   const Status done = state_->program.stream.synchronize();
+  arriving.close();
   if (!view.ok() && !is_device_lost(done)) return view.error();
   TRY(done);
   state_->give_results(batch, *view);
@@ -256,6 +278,7 @@ const ModelConfig& CudaModel::config() const { return state_->program.config; }
 const ModelLimits& CudaModel::limits() const { return state_->options.limits; }
 int32_t CudaModel::vocab_max() const { return max_vocab(state_->program.config, state_->options); }
 int64_t CudaModel::sources_made() const { return state_->tables->sources_made(); }
+const StepWaits& CudaModel::waits() const { return state_->arriving.waits(); }
 const StepGraphs& CudaModel::graphs() const { return state_->graphs; }
 int64_t CudaModel::device_bytes() const { return state_->held_bytes; }
 

@@ -21,7 +21,9 @@
 // its own, not in device_bytes()). Adapters are brought before their first step through
 // adapters(); one that nobody brought is uploaded, and waited for, in the step that
 // uses it. An adapter that is uploaded, dropped or replaced needs no new graph as long
-// as the highest rank of each module stays in its power of two. Numbers: the residual
+// as the highest rank of each module stays in its power of two. With `layered_adapters` a
+// step may have adapters that are on their way (ArrivingLayers): it is launched kernel by
+// kernel, and its bits are those of a step that has them. Numbers: the residual
 // stream and sums are f32; inputs of products bf16 (or f32, as chosen), or rounded to
 // int8 as on the CPU.
 //
@@ -35,7 +37,8 @@
 // beyond vocab_max().
 // Failure: create() says what is needed and what is free; after a failed forward()
 // the step's results are undefined and the model can go on, unless the device is lost
-// (cuda_device.h: kUnavailable; then every step fails).
+// (cuda_device.h: kUnavailable; then every step fails). A step whose adapters' layers are
+// late or will not come fails as ArrivingLayers says, and waits().ended_by has whose.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +48,7 @@
 #include "base/result.h"
 #include "model/cuda/cuda_adapters.h"
 #include "model/cuda/cuda_kv.h"
+#include "model/layer_sums.h"
 #include "model/model.h"
 
 namespace loralei {
@@ -64,10 +68,12 @@ struct CudaModelOptions {
   // Logits beyond the model's vocabulary, for adapters with a larger one: on the
   // device, and pinned.
   int64_t extra_logits_bytes_max = int64_t{8} << 20;
-  bool batch_invariant = false;  // all steps in one kernel class: slow for many rows
-  bool graphs = true;            // decode steps as recorded graphs
-  int32_t graphs_max = 64;       // kept at a time, the least recently used goes first; 0: none
-  LogSink* log = nullptr;        // told when the driver refuses to record; outlives the model
+  bool batch_invariant = false;   // all steps in one kernel class: slow for many rows
+  bool graphs = true;             // decode steps as recorded graphs
+  int32_t graphs_max = 64;        // kept at a time, the least recently used goes first; 0: none
+  int32_t host_rows_max = 0;      // of a step, of adapters on their way whose layers the host computes
+  bool layered_adapters = false;  // steps may use adapters that are on their way
+  LogSink* log = nullptr;         // told when the driver refuses to record; outlives the model
 };
 
 class CudaModel {
@@ -79,7 +85,10 @@ class CudaModel {
   CudaModel& operator=(const CudaModel&) = delete;
 
   // `kv` is of this model's shape and on its device.
-  Status forward(const ModelBatch& batch, const CudaKv& kv);
+  // `wait_at_most_ns`: in all, for layers of adapters that are on their way. `sums`: who
+  // computes on the host what such layers add, by options' host_rows_max; may be null.
+  Status forward(const ModelBatch& batch, const CudaKv& kv, int64_t wait_at_most_ns = 0, LayerSums* sums = nullptr);
+  const StepWaits& waits() const;  // of the step before
   CudaAdapters& adapters();
   const StepGraphs& graphs() const;
   int64_t sources_made() const;  // steps for which the table of LoRA sources was made and copied
@@ -99,7 +108,8 @@ class CudaModel {
   };
   static Result<DeviceBytes> device_bytes(const ModelConfig& config, const WeightStore& weights,
                                           const CudaModelOptions& options);
-  // Host memory that is pinned for results, tables and uploads.
+  // Host memory that is pinned for results, tables and uploads, and what is taken of it
+  // for rows whose layers the host computes.
   static int64_t pinned_bytes(const ModelConfig& config, const CudaModelOptions& options);
 
  private:

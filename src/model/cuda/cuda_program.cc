@@ -76,6 +76,19 @@ void CudaProgram::add(Group& group, int layer, Module module, float* y) const {
 // y += the adapters' parts, for every product's y; `input` null: an embedding, by tokens.
 Status CudaProgram::lora(std::span<const CudaProduct> products, std::span<const size_t> modules, const CudaInput* input,
                          const StepView& view, const LoraUse& use) {
+  const bool of_rows = &use == &view.lora;  // of which some adapters may be apart
+  TRY(lora_of(products, modules, input, view, use, of_rows ? ArrivingLayers::kNotApart : ArrivingLayers::kAll));
+  if (!of_rows) return {};
+  for (const ApartLora& apart : view.apart) {
+    if (view.arriving->on_host(apart.arriving)) continue;
+    TRY(lora_of(products, modules, input, view, apart.use, apart.arriving));
+  }
+  return {};
+}
+
+// `arriving`: whose pairs are read, as ArrivingLayers says.
+Status CudaProgram::lora_of(std::span<const CudaProduct> products, std::span<const size_t> modules,
+                            const CudaInput* input, const StepView& view, const LoraUse& use, size_t arriving) {
   if (use.entries == 0) return {};
   cuda::LoraArgs args;
   for (size_t i = 0; i < products.size(); ++i) {
@@ -88,6 +101,7 @@ Status CudaProgram::lora(std::span<const CudaProduct> products, std::span<const 
                                          products[i].w->rows};
   }
   if (args.target_count == 0) return {};
+  if (view.arriving != nullptr) TRY(view.arriving->reach_pairs(stream, modules, arriving));
   if (input != nullptr) {
     args.x = input->x;
     args.x_dtype = input->dtype;
@@ -103,8 +117,11 @@ Status CudaProgram::lora(std::span<const CudaProduct> products, std::span<const 
 
 Status CudaProgram::project(const Group& group, const CudaInput& input, const StepView& view, const LoraUse& use,
                             bool accumulate) {
+  const std::span<const size_t> modules(group.modules.data(), group.count);
+  if (view.arriving != nullptr) TRY(view.arriving->publish(stream, group.all(), modules, input));
   TRY(products.run(stream, input, group.all(), accumulate));
-  return lora(group.all(), {group.modules.data(), group.count}, &input, view, use);
+  TRY(lora(group.all(), modules, &input, view, use));
+  return view.arriving != nullptr ? view.arriving->add_sums(stream, group.all()) : Status();
 }
 
 template <typename Own>
@@ -145,6 +162,7 @@ Result<CudaInput> CudaProgram::normed(const float* x, int32_t rows, const float*
 
 // A row whose token the adapter has trained takes that, whatever the table says.
 Status CudaProgram::embed(const StepView& view) {
+  if (view.arriving != nullptr) TRY(view.arriving->reach_embedding(stream));
   for (const SavedRun& run : view.saved) {
     TRY(cuda::embed(stream, {.tokens = view.tokens + run.row_begin,
                              .rows = run.row_count,
@@ -281,6 +299,7 @@ Status CudaProgram::gather(const int32_t* from, int32_t rows) {
 Status CudaProgram::hidden(const StepView& view) {
   const int32_t rows = view.shape->hidden_rows;
   if (rows == 0) return {};
+  if (view.arriving != nullptr) TRY(view.arriving->reach_head(stream));
   TRY(gather(view.hidden_from, rows));
   const auto args = norm_args(at.gathered, weights.final_norm, at.gathered, DType::kF32);
   return norm(view.hidden_saved, args, own_final_norm);
@@ -312,6 +331,7 @@ Status CudaProgram::own_heads(const StepView& view) {
 Status CudaProgram::head(const StepView& view) {
   const int32_t rows = view.shape->logits_rows;
   if (rows == 0) return {};
+  if (view.arriving != nullptr) TRY(view.arriving->reach_head(stream));
   TRY(gather(view.logits_from, rows));
   const CudaProduct product{&weights.head, nullptr, at.logits, view.logits_stride};
   TRY_ASSIGN(const CudaInput input,
@@ -339,6 +359,10 @@ Status CudaProgram::choose(const StepView& view) {
 Status CudaProgram::layers(const StepView& view) {
   TRY(embed(view));
   for (int layer = 0; layer < config.layers; ++layer) {
+    if (view.arriving != nullptr) {
+      TRY(view.arriving->pace(layer));
+      TRY(view.arriving->reach_norms(stream, layer));
+    }
     TRY(attention_block(view, layer));
     TRY(ffn_block(view, layer));
   }

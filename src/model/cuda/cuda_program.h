@@ -6,7 +6,8 @@
 // Ownership: owns stream, weights and activations.
 // Invariants: everything here puts kernels on the stream and nothing else (no copy, no
 // allocation, no wait), and which ones with which arguments follows from the view's shape
-// and addresses alone, so that it can be recorded.
+// and addresses alone, so that it can be recorded; but for a step with adapters that are
+// on their way, in which the stream waits for them (view.arriving).
 // Failure: Status of the launches.
 #pragma once
 
@@ -84,6 +85,8 @@ struct CudaProgram {
   Status project(const Group& group, const CudaInput& input, const StepView& view, const LoraUse& use, bool accumulate);
   Status lora(std::span<const CudaProduct> products, std::span<const size_t> modules, const CudaInput* input,
               const StepView& view, const LoraUse& use);
+  Status lora_of(std::span<const CudaProduct> products, std::span<const size_t> modules, const CudaInput* input,
+                 const StepView& view, const LoraUse& use, size_t arriving);
   // The rows of x that `from` names, into at.gathered.
   Status gather(const int32_t* from, int32_t rows);
   // rms_norm of all rows of the runs, whose weight is the model's (args.weight) but where

@@ -57,34 +57,58 @@ cuda::DeviceWeight AdapterLayout::matrix(const WeightView& view) {
   return {data, view.dtype, view.layout, view.rows, view.cols};
 }
 
-cuda::DeviceWeight AdapterLayout::rows(const float* host, size_t count, int32_t hidden) {
+cuda::DeviceWeight AdapterLayout::rows(const float* host, size_t count) {
   if (count == 0) return {};
   const auto rows = static_cast<int32_t>(count);
-  return {floats(host, int64_t{rows} * hidden), DType::kF32, LayoutId::kPlain, rows, hidden};
+  return {floats(host, int64_t{rows} * shape_.hidden), DType::kF32, LayoutId::kPlain, rows, shape_.hidden};
 }
 
-std::vector<const float*> AdapterLayout::vectors(const std::vector<const float*>& host, int64_t count) {
-  std::vector<const float*> places;
-  for (const float* vector : host) places.push_back(floats(vector, count));
-  return places;
-}
-
-DeviceSaved AdapterLayout::put(const SavedTensors& saved, const SavedShape& shape, const TokenId* head_tokens) {
-  DeviceSaved to;
+void AdapterLayout::put_embedding(const SavedTensors& saved, DeviceSaved& to) {
   to.embed = matrix(saved.embed);
-  const bool tied = !saved.embed.empty() && data_of(saved.lm_head) == data_of(saved.embed);
-  to.lm_head = tied ? to.embed : matrix(saved.lm_head);
-  to.embed_rows = rows(saved.embed_rows, saved.embed_tokens.size(), shape.hidden);
-  to.head_rows = rows(saved.head_rows, saved.head_tokens.size(), shape.hidden);
-  if (!saved.head_tokens.empty()) {
-    const auto bytes = static_cast<int64_t>(saved.head_tokens.size() * sizeof(TokenId));
-    to.head_tokens = static_cast<const int32_t*>(bytes_of(head_tokens, bytes));
+  if (!saved.embed.empty() && data_of(saved.lm_head) == data_of(saved.embed)) to.lm_head = to.embed;
+  to.embed_rows = rows(saved.embed_rows, saved.embed_tokens.size());
+}
+
+void AdapterLayout::put_layer(const SavedTensors& saved, size_t layer, DeviceSaved& to) {
+  const auto put_norm = [&](const std::vector<const float*>& host, int64_t count, std::vector<const float*>& places) {
+    if (!host.empty()) places.push_back(floats(host[layer], count));
+  };
+  put_norm(saved.input_norm, shape_.hidden, to.input_norm);
+  put_norm(saved.post_attention_norm, shape_.hidden, to.post_attention_norm);
+  put_norm(saved.q_norm, shape_.head_dim, to.q_norm);
+  put_norm(saved.k_norm, shape_.head_dim, to.k_norm);
+}
+
+void AdapterLayout::put_head(const SavedTensors& saved, const TokenId* head_tokens, DeviceSaved& to) {
+  to.final_norm = floats(saved.final_norm, shape_.hidden);
+  if (to.lm_head.rows == 0) to.lm_head = matrix(saved.lm_head);
+  to.head_rows = rows(saved.head_rows, saved.head_tokens.size());
+  if (saved.head_tokens.empty()) return;
+  const auto bytes = static_cast<int64_t>(saved.head_tokens.size() * sizeof(TokenId));
+  to.head_tokens = static_cast<const int32_t*>(bytes_of(head_tokens, bytes));
+}
+
+DevicePlaces AdapterLayout::put(std::span<const ModulePair> pairs, const SavedTensors* saved,
+                                const TokenId* head_tokens) {
+  DevicePlaces to;
+  to.pairs.resize(pairs.size());
+  const int32_t embed = shape_.layers * kLayerModules + 1;  // behind the head's
+  const bool has_embed = !pairs.empty() && pairs.back().module == embed;
+  if (has_embed) to.pairs.back() = put(*pairs.back().pair);
+  const size_t others = pairs.size() - (has_embed ? 1 : 0);
+  if (saved != nullptr) put_embedding(*saved, to.saved);
+  size_t next = 0;
+  const auto put_below = [&](int64_t module) {
+    for (; next < others && pairs[next].module < module; ++next) to.pairs[next] = put(*pairs[next].pair);
+  };
+  for (int32_t layer = 0; layer < shape_.layers; ++layer) {
+    if (saved != nullptr) put_layer(*saved, static_cast<size_t>(layer), to.saved);
+    put_below((layer + 1) * kLayerModules);
+    to.piece_ends.push_back(bytes_);
   }
-  to.final_norm = floats(saved.final_norm, shape.hidden);
-  to.input_norm = vectors(saved.input_norm, shape.hidden);
-  to.post_attention_norm = vectors(saved.post_attention_norm, shape.hidden);
-  to.q_norm = vectors(saved.q_norm, shape.head_dim);
-  to.k_norm = vectors(saved.k_norm, shape.head_dim);
+  put_below(INT32_MAX);
+  if (saved != nullptr) put_head(*saved, head_tokens, to.saved);
+  to.piece_ends.push_back(bytes_);
   return to;
 }
 

@@ -27,6 +27,7 @@ Status StepTables::ensure_adapters(const ModelBatch& batch, CudaAdapters& adapte
       TRY(check(*pair));
       pairs_.push_back({static_cast<int32_t>(module), pair});
     }
+    if (adapters.is_arriving(batch.versions[slot])) continue;
     TRY(adapters.ensure(batch.versions[slot], pairs_));
   }
   return {};
@@ -39,8 +40,8 @@ bool StepTables::is_filled_from(const ModelBatch& batch, const CudaAdapters& ada
 }
 
 // The table and the ranks. It is made and copied where something is another than in
-// the step before.
-Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream) {
+// the step before, and for each step with adapters that are on their way.
+Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, bool layered, CudaStream& stream) {
   if (is_filled_from(batch, adapters)) {
     adapters.use(filled_.slabs);
     shape_.ranks = filled_.ranks;
@@ -56,14 +57,17 @@ Status StepTables::put_sources(const ModelBatch& batch, CudaAdapters& adapters, 
     for (size_t slot = 0; slot < own_slots; ++slot) {
       const LoraPair* const pair = batch.sources[module * own_slots + slot].pair;
       if (pair == nullptr) continue;
-      const cuda::DeviceLora* const lora = adapters.find(batch.versions[slot], static_cast<int32_t>(module));
-      CHECK(lora != nullptr);  // it stays until the next begin_step()
+      const auto number = static_cast<int32_t>(module);
+      const cuda::DeviceLora* lora = adapters.find(batch.versions[slot], number);
+      if (lora == nullptr) lora = adapters.find_arriving(batch.versions[slot], number);
+      if (lora == nullptr) return lost_on_its_way();
       table[module * slots + slot] = *lora;
       shape_.ranks[module] = std::max({shape_.ranks[module], lora->rank, 1});
     }
   }
   TRY(copy_to_device(device_.data(), host_.data(), static_cast<int64_t>(count * sizeof(cuda::DeviceLora)), stream));
   ++sources_made_;
+  if (layered) return {};
   filled_.versions.assign(batch.versions.begin(), batch.versions.end());
   filled_.slots = shape_.slots;
   filled_.ranks = shape_.ranks;

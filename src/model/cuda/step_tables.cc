@@ -81,16 +81,25 @@ int64_t StepTables::bytes(const ModelConfig& config, const Options& options) {
   const int64_t rows = options.limits.rows_max;
   const int64_t lora = room<cuda::DeviceLoraSegment>(plan.segments) + room<cuda::DeviceLoraPart>(plan.entries) +
                        room<cuda::DeviceLoraRun>(plan.rows) + room<int32_t>(plan.entries);
-  return 6 * room<int32_t>(rows) + room<int32_t>(options.limits.logits_rows_max) +
+  // Each apart has arrays of its own, which begin at multiples of kAlign.
+  const int64_t apart =
+      options.host_rows_max * static_cast<int64_t>(sizeof(cuda::DeviceLoraSegment) + sizeof(cuda::DeviceLoraPart) +
+                                                   sizeof(cuda::DeviceLoraRun) + sizeof(int32_t) + 4 * kAlign);
+  return 6 * room<int32_t>(rows) + room<int32_t>(options.limits.logits_rows_max) + aligned(apart) +
          room<RowChoice>(options.limits.logits_rows_max) + room<int32_t>(options.table_blocks_max) +
          room<cuda::AttentionTile>(rows) + 2 * lora + source_bytes(config, options);
 }
 
 StepTables::StepTables(const ModelConfig& config, const Options& options)
-    : config_(&config), options_(options), plan_(plan_limits(options.limits)), head_plan_(plan_limits(options.limits)) {
+    : config_(&config),
+      options_(options),
+      plan_(plan_limits(options.limits)),
+      head_plan_(plan_limits(options.limits)),
+      apart_plan_(plan_limits(options.limits)) {
   runs_.reserve(static_cast<size_t>(options.limits.rows_max));
   tiles_.reserve(static_cast<size_t>(options.limits.rows_max));
-  head_segments_.reserve(static_cast<size_t>(options.limits.segments_max));
+  for (auto* segments : {&head_segments_, &together_, &one_apart_})
+    segments->reserve(static_cast<size_t>(options.limits.segments_max));
   for (auto* runs : {&own_, &saved_, &hidden_saved_, &logits_saved_}) {
     runs->reserve(static_cast<size_t>(options.limits.rows_max));
   }
@@ -130,7 +139,32 @@ Status StepTables::put(std::span<const T> values, int32_t count, T padding, cons
   return {};
 }
 
-Status StepTables::make_plans(const ModelBatch& batch) {
+// Those of the step that are on their way. One that will not come ends the step.
+Status StepTables::expect(const ModelBatch& batch, CudaAdapters& adapters, ArrivingLayers& arriving) {
+  for (int32_t slot = 0; adapters.layered() && slot < std::ssize(batch.versions); ++slot) {
+    const AdapterVersionId version = batch.versions[static_cast<size_t>(slot)];
+    if (const Error* const failed = adapters.failure_of(version); failed != nullptr) {
+      arriving.end_with(version);
+      return *failed;
+    }
+    if (adapters.is_arriving(version)) arriving.add(slot, *adapters.on_its_way(version));
+  }
+  return {};
+}
+
+// Segments without those of adapters that are apart.
+std::span<const LoraSegment> StepTables::sort_segments(const ModelBatch& batch, const ArrivingLayers& arriving) {
+  apart_.clear();
+  for (size_t i = 0; i < arriving.size(); ++i)
+    if (arriving.is_apart(i)) apart_.push_back({i, {}});
+  if (apart_.empty()) return batch.segments;
+  together_.clear();
+  for (const LoraSegment& segment : batch.segments)
+    if (!arriving.is_apart_slot(segment.slot)) together_.push_back(segment);
+  return together_;
+}
+
+Status StepTables::make_plans(const ModelBatch& batch, std::span<const LoraSegment> segments) {
   head_segments_.clear();
   if (batch.segments.empty()) return {};
   if (batch.slots > options_.slots_max) {
@@ -139,10 +173,14 @@ Status StepTables::make_plans(const ModelBatch& batch) {
                                              std::to_string(options_.slots_max) + ": use fewer at a time."};
   }
   gather_segments(batch);
-  if (plan_.fill(batch.segments, static_cast<int32_t>(batch.tokens.size())) &&
+  if (plan_.fill(segments, static_cast<int32_t>(batch.tokens.size())) &&
       head_plan_.fill(head_segments_, static_cast<int32_t>(batch.logits_rows.size()))) {
     return {};
   }
+  return too_many_pairs();
+}
+
+Status StepTables::too_many_pairs() const {
   return Error{ErrorCode::kOverloaded,
                "The rows of a step use more adapters together than the model was made for (" +
                    std::to_string(entries_max(options_.limits)) + " pairs of row and adapter, " +
@@ -160,7 +198,8 @@ LoraSizes StepTables::plan_sizes(const cuda::LoraPlan& plan, std::span<const Lor
 }
 
 // Everything of the shape but the ranks.
-void StepTables::measure(const ModelBatch& batch, const CudaKv& kv, bool bucket) {
+void StepTables::measure(const ModelBatch& batch, std::span<const LoraSegment> segments, const CudaKv& kv,
+                         bool bucket) {
   const ModelLimits& limits = options_.limits;
   StepShape& shape = shape_;
   shape.rows = static_cast<int32_t>(batch.tokens.size());
@@ -172,7 +211,7 @@ void StepTables::measure(const ModelBatch& batch, const CudaKv& kv, bool bucket)
     shape.positions_max = std::max(shape.positions_max, group.position + group.row_count);
   }
   shape.slots = batch.segments.empty() ? 0 : batch.slots;
-  shape.lora = plan_sizes(plan_, batch.segments);
+  shape.lora = plan_sizes(plan_, segments);
   shape.head_lora = plan_sizes(head_plan_, head_segments_);
   std::fill(shape.ranks.begin(), shape.ranks.end(), -1);
   shape.kv = kv.view();
@@ -279,6 +318,18 @@ Status StepTables::put_lora(const cuda::LoraPlan& plan, const LoraSizes& sizes, 
   return first(plan.order(), sizes.entries, &use.step.order);
 }
 
+Status StepTables::put_apart(const ModelBatch& batch, const ArrivingLayers& arriving, StepView& view) {
+  for (ApartLora& apart : apart_) {
+    one_apart_.clear();
+    for (const LoraSegment& segment : batch.segments)
+      if (segment.slot == arriving.slot(apart.arriving)) one_apart_.push_back(segment);
+    if (!apart_plan_.fill(one_apart_, static_cast<int32_t>(batch.tokens.size()))) return too_many_pairs();
+    TRY(put_lora(apart_plan_, plan_sizes(apart_plan_, one_apart_), apart.use));
+  }
+  view.apart = apart_;
+  return {};
+}
+
 // The segments of the rows that want logits, by their place among them.
 void StepTables::gather_segments(const ModelBatch& batch) {
   head_segments_.clear();
@@ -291,10 +342,14 @@ void StepTables::gather_segments(const ModelBatch& batch) {
 
 // Tensors that nobody brought before the step wait here.
 Status StepTables::ensure_saved(const ModelBatch& batch, CudaAdapters& adapters) {
-  for (const RowOverride& run : batch.overrides) TRY(adapters.ensure(run.version, *run.saved));
+  for (const RowOverride& run : batch.overrides) {
+    if (!adapters.is_arriving(run.version)) TRY(adapters.ensure(run.version, *run.saved));
+  }
   own_.clear();
   for (const RowOverride& run : batch.overrides) {
-    const DeviceSaved* const saved = adapters.find_saved(run.version);
+    const DeviceSaved* const arriving = adapters.find_arriving_saved(run.version);
+    const DeviceSaved* const saved = arriving != nullptr ? arriving : adapters.find_saved(run.version);
+    if (saved == nullptr) return lost_on_its_way();
     if (saved->lm_head.rows > options_.vocab_max) {
       return unsupported("An adapter has a vocabulary of " + std::to_string(saved->lm_head.rows) +
                          " tokens and the model was made for up to " + std::to_string(options_.vocab_max) +
@@ -363,16 +418,19 @@ Status StepTables::put_saved(const ModelBatch& batch, CudaAdapters& adapters, St
 }
 
 Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters,
-                                  CudaStream& stream) {
+                                  ArrivingLayers& arriving, CudaStream& stream) {
   const int64_t begin = source_bytes(*config_, options_);
   used_ = begin;
   adapters.begin_step();
   StepView view;
   view.sources = reinterpret_cast<const cuda::DeviceLora*>(device_.data());
   view.shape = &shape_;
-  view.bucket = options_.buckets && batch.overrides.empty() && is_decode_step(batch);
-  TRY(make_plans(batch));
-  measure(batch, kv, view.bucket);
+  TRY(expect(batch, adapters, arriving));
+  view.arriving = arriving.empty() ? nullptr : &arriving;
+  view.bucket = options_.buckets && batch.overrides.empty() && arriving.empty() && is_decode_step(batch);
+  const std::span<const LoraSegment> segments = sort_segments(batch, arriving);
+  TRY(make_plans(batch, segments));
+  measure(batch, segments, kv, view.bucket);
 
   int32_t* tables = nullptr;
   RowChoice* choices = nullptr;
@@ -381,10 +439,11 @@ Result<StepView> StepTables::fill(const ModelBatch& batch, const CudaKv& kv, Cud
   TRY(put_attention(batch, view));
   TRY(put_lora(plan_, shape_.lora, view.lora));
   TRY(put_lora(head_plan_, shape_.head_lora, view.head_lora));
+  TRY(put_apart(batch, arriving, view));
   TRY(put_blocks(batch, kv.blocks(), tables, view));  // from here on addresses are the step's own
   TRY(put_saved(batch, adapters, view));
   if (shape_.chooses) fill_choices(batch, choices);
-  if (!batch.segments.empty()) TRY(put_sources(batch, adapters, stream));
+  if (!batch.segments.empty()) TRY(put_sources(batch, adapters, !arriving.empty(), stream));
   if (view.bucket) {
     for (int32_t& rank : shape_.ranks) rank = rank < 0 ? rank : rounded_count(rank, options_.limits.rank_max);
   }

@@ -6,7 +6,8 @@
 // where a step's adapters, or their places, are others than those of the step before. A
 // decode step is filled up to its bucket (StepShape) with idle rows, parts and runs. Rows
 // whose adapter replaces full tensors are in no bucket: their launches name these
-// tensors, so a step with one is launched as it is, kernel by kernel.
+// tensors, so a step with one is launched as it is, kernel by kernel. So is a step with
+// adapters that are on their way (ArrivingLayers): its launches are those of the moment.
 //
 // Thread: the model's.
 // Ownership: owns both buffers; the spans of a StepView live until the next fill().
@@ -25,6 +26,7 @@
 #include "base/result.h"
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/cuda_stream.h"
+#include "model/cuda/arriving_layers.h"
 #include "model/cuda/cuda_adapters.h"
 #include "model/cuda/cuda_kv.h"
 #include "model/cuda/step_shape.h"
@@ -52,6 +54,12 @@ struct LoraUse {
   int32_t entries = 0;  // of the shape; 0: no LoRA
 };
 
+// Rows of an adapter whose layers the host may compute (ArrivingLayers).
+struct ApartLora {
+  size_t arriving = 0;  // which
+  LoraUse use;
+};
+
 // Rows [row_begin, row_begin + row_count) that use the same full tensors.
 struct SavedRun {
   int32_t row_begin = 0;
@@ -63,6 +71,11 @@ struct SavedRun {
   const int32_t* trained_to = nullptr;
   int32_t trained_count = 0;
 };
+
+// What a step needs and had begun to come is not there after all.
+inline Error lost_on_its_way() {
+  return internal_error("An adapter of a step did not come to the device while the step was prepared.");
+}
 
 inline bool own_embed(const SavedRun& run) { return run.saved != nullptr && run.saved->embed.rows > 0; }
 inline bool own_head(const SavedRun& run) { return run.saved != nullptr && run.saved->lm_head.rows > 0; }
@@ -81,12 +94,14 @@ struct StepView {
   const cuda::AttentionTile* tiles = nullptr;
   int32_t tile_count = 0;
   LoraUse lora, head_lora;
+  std::span<const ApartLora> apart;           // that are not in `lora`
   const cuda::DeviceLora* sources = nullptr;  // [modules][slots]
   // Each covers its rows in order: the step's, those that want hidden states, those
   // that want logits.
   std::span<const SavedRun> saved, hidden_saved, logits_saved;
   int32_t vocab = 0;  // columns of the logits: the largest vocabulary of their rows, the model's at least
   int64_t logits_stride = 0;
+  ArrivingLayers* arriving = nullptr;  // null: all adapters of the step are there
 };
 
 // Rows of logits begin where a product may put them whatever vocabularies
@@ -103,13 +118,16 @@ class StepTables {
     int32_t vocab_max = 0;      // of an adapter's head
     bool buckets = false;       // decode steps are filled up to their bucket
     int64_t positions_max = 0;  // of a sequence
+    int32_t host_rows_max = 0;  // of adapters that are apart
   };
   static int64_t bytes(const ModelConfig& config, const Options& options);  // pinned, and the same on the device
   int64_t sources_made() const { return sources_made_; }                    // times the table of sources was copied
   static Result<StepTables> create(const ModelConfig& config, const Options& options);
 
-  // Puts the copy on the stream.
-  Result<StepView> fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters, CudaStream& stream);
+  // Puts the copy on the stream. `arriving`, which has begun, is told of the adapters
+  // that are on their way.
+  Result<StepView> fill(const ModelBatch& batch, const CudaKv& kv, CudaAdapters& adapters, ArrivingLayers& arriving,
+                        CudaStream& stream);
   static int32_t entries_max(const ModelLimits& limits);
 
  private:
@@ -138,9 +156,13 @@ class StepTables {
   Status put(std::span<const T> values, int32_t count, T padding, const T** device);
 
   static int64_t source_bytes(const ModelConfig& config, const Options& options);
-  Status make_plans(const ModelBatch& batch);
+  Status expect(const ModelBatch& batch, CudaAdapters& adapters, ArrivingLayers& arriving);
+  std::span<const LoraSegment> sort_segments(const ModelBatch& batch, const ArrivingLayers& arriving);
+  Status make_plans(const ModelBatch& batch, std::span<const LoraSegment> segments);
+  Status put_apart(const ModelBatch& batch, const ArrivingLayers& arriving, StepView& view);
+  Status too_many_pairs() const;
   LoraSizes plan_sizes(const cuda::LoraPlan& plan, std::span<const LoraSegment> segments) const;
-  void measure(const ModelBatch& batch, const CudaKv& kv, bool bucket);
+  void measure(const ModelBatch& batch, std::span<const LoraSegment> segments, const CudaKv& kv, bool bucket);
   Status put_rows(const ModelBatch& batch, int32_t** tables, StepView& view);
   void fill_choices(const ModelBatch& batch, RowChoice* choices) const;
   Status put_blocks(const ModelBatch& batch, int32_t blocks, int32_t* tables, StepView& view);
@@ -151,7 +173,7 @@ class StepTables {
   Status put_saved(const ModelBatch& batch, CudaAdapters& adapters, StepView& view);
   Status ensure_adapters(const ModelBatch& batch, CudaAdapters& adapters);
   bool is_filled_from(const ModelBatch& batch, const CudaAdapters& adapters) const;
-  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, CudaStream& stream);
+  Status put_sources(const ModelBatch& batch, CudaAdapters& adapters, bool layered, CudaStream& stream);
   Status check(const LoraPair& pair) const;
   void gather_segments(const ModelBatch& batch);
 
@@ -160,10 +182,11 @@ class StepTables {
   PinnedBuffer host_;
   DeviceBuffer device_;
   int64_t used_ = 0;
-  cuda::LoraPlan plan_, head_plan_;
+  cuda::LoraPlan plan_, head_plan_, apart_plan_;
   std::vector<AttentionRun> runs_;
   std::vector<cuda::AttentionTile> tiles_;
-  std::vector<LoraSegment> head_segments_;
+  std::vector<LoraSegment> head_segments_, together_, one_apart_;  // together_: those that are not apart
+  std::vector<ApartLora> apart_;
   std::vector<SavedRun> own_, saved_, hidden_saved_, logits_saved_;  // own_: those with tensors of their own
   std::vector<int32_t> trained_from_, trained_to_;
   int32_t vocab_ = 0;  // as StepView has it

@@ -14,6 +14,7 @@
 //   is written (shared memory is NaN bytes at the start of a block), and data overwritten
 //   without one is gone. Warps have no lockstep: __syncwarp and the warp collectives are
 //   all that orders lanes.
+// - A stream waits for a word in memory while others go on; nobody is let in by it.
 // - A stream takes work from threads alone whose device is its own.
 // - While a stream records a graph, waiting for it and allocating memory fail and end the
 //   recording without a graph.
@@ -33,6 +34,7 @@
 #include <functional>
 #include <source_location>
 #include <string>
+#include <thread>
 
 #include "base/result.h"
 
@@ -57,8 +59,22 @@ void refuse_captures(bool refuse);  // as a driver that cannot record a graph
 // they are let go: a copy that takes its time.
 void hold_event_waits(bool hold);
 void refuse_copies_of(int64_t bytes);     // copies of so many bytes, as a driver that is out of something; -1: none
+void hold_copies_of(int64_t bytes);       // a stream stands still before a copy of so many bytes; -1: before none
 inline int32_t refused_product_rows = 0;  // as a library whose plan for their class does not do; 0: none
 int64_t allocations();                    // of device and pinned memory so far
+
+// While one of these is there streams run by themselves, on a thread of its own: a piece
+// of one that can go on, drawn anew for each, and now and then a stream rests, for up to
+// `rest_most_us`: behind every other copy, and seldom behind a kernel. Work that is
+// waited for is done by that thread alone.
+class RunningStreams {
+ public:
+  RunningStreams(uint64_t seed, int64_t rest_most_us);
+  ~RunningStreams();
+
+ private:
+  std::jthread thread_;
+};
 
 // --- kernels (emulator.cc)
 inline constexpr int kWarp = 32;

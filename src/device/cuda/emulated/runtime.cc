@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -13,7 +15,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 
+#include "base/prng.h"
 #include "base/units.h"
 #include "device/cuda/emulated/device_memory.h"
 #include "device/cuda/emulated/emulator.h"
@@ -42,33 +46,70 @@ WaitingRoom& waiting_room() {
   return only;
 }
 
-int64_t refused_copy_bytes = -1, allocations_made = 0;
+int64_t refused_copy_bytes = -1, held_copy_bytes = -1, allocations_made = 0;
+
+// Threads that wait for a stream which runs by itself.
+std::condition_variable_any& stream_moved() {
+  static std::condition_variable_any only;
+  return only;
+}
+bool streams_run = false;  // by themselves
+
+// What stands on a stream: work, and when that may run.
+struct Piece {
+  Work run;
+  std::function<bool()> ready;  // empty: at once
+  Work hasten;                  // makes it ready where streams do not run by themselves; empty: others do
+  uint64_t rests_in = 64;       // one in so many rests behind it, where they do
+  bool may_run() const { return ready == nullptr || ready(); }
+};
+
+constexpr auto kLookAgain = std::chrono::microseconds(20);
 
 struct StreamQueue {
   int device = 0;
-  std::deque<Work> waiting;
+  std::deque<Piece> waiting;
   uint64_t queued = 0, done = 0;
   bool capturing = false;
   std::vector<Work> captured;
+  std::chrono::steady_clock::time_point rests_until = {};
 
-  void put(Work work) {
+  void put(Piece piece) {
     if (capturing) {
-      captured.push_back(std::move(work));
+      captured.push_back(std::move(piece.run));
       return;
     }
-    waiting.push_back(std::move(work));
+    waiting.push_back(std::move(piece));
     ++queued;
   }
-  void run_one() {
-    const Work work = std::move(waiting.front());
+  // Whether the first piece could run.
+  bool run_one() {
+    if (!waiting.front().may_run() && waiting.front().hasten) Work(waiting.front().hasten)();
+    if (waiting.empty() || !waiting.front().may_run()) return false;
+    const Piece piece = std::move(waiting.front());
     waiting.pop_front();
-    work();
+    piece.run();
     ++done;
+    return true;
   }
+  // The caller is inside, once. While a piece waits for another thread the door is open.
   void run_until(uint64_t count) {
-    while (done < count && !waiting.empty()) run_one();
+    while (done < count && !waiting.empty()) {
+      if (streams_run) {
+        stream_moved().wait_for(door(), std::chrono::milliseconds(100));
+      } else if (!run_one()) {
+        door().unlock();
+        std::this_thread::sleep_for(kLookAgain);
+        door().lock();
+      }
+    }
   }
 };
+
+std::vector<std::weak_ptr<StreamQueue>>& all_streams() {
+  static std::vector<std::weak_ptr<StreamQueue>> all;
+  return all;
+}
 
 struct Mark {
   std::shared_ptr<StreamQueue> stream;
@@ -140,6 +181,28 @@ Capture& capture() {
   return only;
 }
 
+// One piece of a stream drawn from those that can go on; false: none can.
+bool run_some_stream(Prng& random, int64_t rest_most_us) {
+  const Inside inside(door());
+  std::erase_if(all_streams(), [](const auto& stream) { return stream.expired(); });
+  const size_t count = all_streams().size(), first = count == 0 ? 0 : random.below(count);
+  const auto now = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < count; ++i) {
+    const std::shared_ptr<StreamQueue> stream = all_streams()[(first + i) % count].lock();
+    if (stream == nullptr || stream->waiting.empty() || stream->rests_until > now) continue;
+    if (!stream->waiting.front().may_run()) continue;
+    const uint64_t rests_in = stream->waiting.front().rests_in;
+    stream->run_one();
+    if (rest_most_us > 0 && random.below(rests_in) == 0) {
+      const auto rest = static_cast<int64_t>(random.below(static_cast<uint64_t>(rest_most_us)));
+      stream->rests_until = now + std::chrono::microseconds(rest);
+    }
+    stream_moved().notify_all();
+    return true;
+  }
+  return false;
+}
+
 Error not_recorded(const char* what) {
   capture().broken = true;
   return internal_error(std::string("The GPU could not ") + what +
@@ -191,6 +254,11 @@ void refuse_copies_of(int64_t bytes) {
   refused_copy_bytes = bytes;
 }
 
+void hold_copies_of(int64_t bytes) {
+  const Inside inside(door());
+  held_copy_bytes = bytes;
+}
+
 int64_t allocations() {
   const Inside inside(door());
   return allocations_made;
@@ -198,7 +266,27 @@ int64_t allocations() {
 
 void enqueue(void* stream, Work work) {
   const Inside inside(door());
-  queue_of(stream)->put(std::move(work));
+  queue_of(stream)->put({std::move(work), {}, {}});
+}
+
+RunningStreams::RunningStreams(uint64_t seed, int64_t rest_most_us) {
+  const Inside inside(door());
+  CHECK(!streams_run);
+  streams_run = true;
+  thread_ = std::jthread([seed, rest_most_us](const std::stop_token& stop) {
+    Prng random(seed);
+    while (!stop.stop_requested()) {
+      if (!run_some_stream(random, rest_most_us)) std::this_thread::sleep_for(kLookAgain);
+    }
+  });
+}
+
+RunningStreams::~RunningStreams() {
+  thread_.request_stop();
+  thread_.join();
+  const Inside inside(door());
+  streams_run = false;
+  stream_moved().notify_all();
 }
 
 void fail(std::string sentence) {
@@ -326,6 +414,8 @@ void release_pinned(void* data) {
 Result<Stream> create_stream() {
   auto queue = std::make_shared<StreamQueue>();
   queue->device = current_device();
+  const Inside inside(door());
+  all_streams().push_back(queue);
   return static_cast<Stream>(new std::shared_ptr<StreamQueue>(std::move(queue)));
 }
 void destroy_stream(Stream stream) {
@@ -352,9 +442,10 @@ Status wait(Stream stream, Event event) {
   const Inside inside(door());
   TRY(usable(stream));
   const Mark mark = *static_cast<Mark*>(event);
-  queue_of(stream)->put([mark] {
+  const Work hasten = [mark] {
     if (mark.stream != nullptr) mark.stream->run_until(mark.at);
-  });
+  };
+  queue_of(stream)->put({hasten, [mark] { return mark.done(); }, hasten});
   return {};
 }
 Result<bool> is_done(Event event) {
@@ -362,7 +453,7 @@ Result<bool> is_done(Event event) {
   TRY(status());
   const Mark& mark = *static_cast<Mark*>(event);
   if (mark.done()) return true;
-  mark.stream->run_one();
+  if (!streams_run) mark.stream->run_one();
   TRY(status());
   return mark.done();
 }
@@ -388,13 +479,35 @@ Status copy(void* to, const void* from, int64_t bytes, CopyKind /*kind*/, Stream
   const Inside inside(door());
   TRY(usable(stream));
   if (bytes == refused_copy_bytes) return internal_error("The GPU could not copy memory: out of resources.");
-  enqueue(stream, [=] { std::memmove(to, from, static_cast<size_t>(bytes)); });
+  queue_of(stream)->put(
+      {[=] { std::memmove(to, from, static_cast<size_t>(bytes)); }, [=] { return bytes != held_copy_bytes; }, {}, 2});
   return {};
 }
 Status fill(void* to, int byte, int64_t bytes, Stream stream) {
   const Inside inside(door());
   TRY(usable(stream));
   enqueue(stream, [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
+  return {};
+}
+
+Status write_word(Stream stream, void* word, uint32_t value) {
+  const Inside inside(door());
+  TRY(usable(stream));
+  if (queue_of(stream)->capturing) return not_recorded("write a word");
+  enqueue(stream, [=] { static_cast<std::atomic<uint32_t>*>(word)->store(value, std::memory_order_release); });
+  return {};
+}
+Status wait_for_word(Stream stream, const void* word, uint64_t at_least) {
+  const Inside inside(door());
+  TRY(usable(stream));
+  if (queue_of(stream)->capturing) return not_recorded("wait for a word");
+  const auto passes = [=] {
+    const auto* halves = static_cast<const std::atomic<uint32_t>*>(word);
+    const uint64_t number =
+        uint64_t{halves[1].load(std::memory_order_acquire)} << 32 | halves[0].load(std::memory_order_acquire);
+    return static_cast<int64_t>(number - at_least) >= 0 || !failure().empty();
+  };
+  queue_of(stream)->put({[] {}, passes, {}});
   return {};
 }
 

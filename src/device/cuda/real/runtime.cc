@@ -3,9 +3,11 @@
 // when first called).
 #include "device/cuda/runtime.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "device/cuda/real/cuda_error.h"
+#include "device/cuda/real/word_kernels.h"
 
 namespace loralei::cuda_runtime {
 namespace {
@@ -39,6 +41,54 @@ bool loses_the_device(cudaError_t code) {
     default:
       return false;
   }
+}
+
+// What a stream does with words in memory by itself; null: this device's streams may not.
+struct WordOperations {
+  decltype(&cuStreamWriteValue32) write = nullptr;
+  decltype(&cuStreamWaitValue64) wait = nullptr;
+};
+
+void* driver_function(const char* name) {
+  void* function = nullptr;
+#if CUDART_VERSION >= 12050
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault);
+#endif
+  if (code == cudaSuccess) return function;
+  (void)cudaGetLastError();
+  return nullptr;
+}
+
+WordOperations find_word_operations(int device) {
+  const auto attribute = reinterpret_cast<decltype(&cuDeviceGetAttribute)>(driver_function("cuDeviceGetAttribute"));
+  int allowed = 0;
+  if (attribute == nullptr ||
+      attribute(&allowed, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device) != CUDA_SUCCESS || allowed == 0) {
+    return {};
+  }
+  const WordOperations found{reinterpret_cast<decltype(&cuStreamWriteValue32)>(driver_function("cuStreamWriteValue32")),
+                             reinterpret_cast<decltype(&cuStreamWaitValue64)>(driver_function("cuStreamWaitValue64"))};
+  return found.write != nullptr && found.wait != nullptr ? found : WordOperations();
+}
+
+// Of the thread's device, which it rarely changes.
+const WordOperations& word_operations() {
+  thread_local int of = -1;
+  thread_local WordOperations operations;
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess && device != of) {
+    operations = find_word_operations(device);
+    of = device;
+  }
+  return operations;
+}
+
+// The driver's numbers of errors are the runtime's.
+Status check(CUresult code, const char* what) {
+  if (code == CUDA_SUCCESS) return {};
+  return cuda_error(static_cast<cudaError_t>(code), what);
 }
 
 Status check(cudaError_t code, const char* what) {
@@ -170,6 +220,24 @@ Status copy(void* to, const void* from, int64_t bytes, CopyKind kind, Stream str
 }
 Status fill(void* to, int byte, int64_t bytes, Stream stream) {
   return check(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_of(stream)), "fill memory");
+}
+
+Status write_word(Stream stream, void* word, uint32_t value) {
+  constexpr const char* kWhat = "write a word of host memory";
+  if (const auto write = word_operations().write; write != nullptr) {
+    const CUresult code = write(stream_of(stream), reinterpret_cast<CUdeviceptr>(word), value,
+                                CU_STREAM_WRITE_VALUE_DEFAULT);  // with a barrier: all before it is seen first
+    return check(code, kWhat);
+  }
+  return check(launch_write_word(stream_of(stream), word, value), kWhat);
+}
+Status wait_for_word(Stream stream, const void* word, uint64_t at_least) {
+  constexpr const char* kWhat = "wait for a word of host memory";
+  if (const auto wait = word_operations().wait; wait != nullptr) {
+    return check(wait(stream_of(stream), reinterpret_cast<CUdeviceptr>(word), at_least, CU_STREAM_WAIT_VALUE_GEQ),
+                 kWhat);
+  }
+  return check(launch_wait_for_word(stream_of(stream), word, at_least), kWhat);
 }
 
 Status begin_capture(Stream stream) {

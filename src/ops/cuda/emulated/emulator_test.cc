@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_memory.h"
+#include "device/cuda/stream_gate.h"
 #include "ops/cuda/dialect.cuh"
 
 namespace loralei::cuda {
@@ -246,6 +248,42 @@ TEST(CudaEmulator, CopiesArriveWhenTheyAreWaitedFor) {
   EXPECT_TRUE(outcome.right);
   EXPECT_FALSE(run_copies<Wait::kTooLate>().right);
   EXPECT_NE(run_copies<Wait::kNone>().failure.find("without waiting for its copies"), std::string::npos);
+}
+
+// Streams that run by themselves keep their own order and no other, but for what events
+// order.
+TEST(CudaEmulator, StreamsRunByThemselvesEachInItsOrder) {
+  constexpr size_t kStreams = 3;
+  constexpr int kPieces = 200;
+  const StreamGates gates = StreamGates::create(1).value();
+  std::vector<CudaStream> streams(kStreams);
+  for (CudaStream& stream : streams) stream = CudaStream::create().value();
+  CudaEvent event = CudaEvent::create().value();
+  std::vector<std::pair<size_t, int>> ran;
+  {
+    const cuda_emulated::RunningStreams running(7, 50);
+    for (int number = 0; number < kPieces; ++number)
+      for (size_t i = 0; i < kStreams; ++i)
+        cuda_emulated::enqueue(streams[i].handle(), [&ran, i, number] { ran.emplace_back(i, number); });
+    ASSERT_TRUE(streams[0].record(event).ok());
+    ASSERT_TRUE(streams[1].wait_for(event).ok());
+    ASSERT_TRUE(streams[1].write(gates[0].there, 1).ok());
+    while (!gates[0].has(1)) {  // nobody waits for them
+    }
+    ASSERT_TRUE(streams[2].synchronize().ok());
+  }
+  std::vector<int> next(kStreams, 0);
+  bool in_turns = true;
+  for (size_t i = 0; i < ran.size(); ++i) {
+    EXPECT_EQ(ran[i].second, next[ran[i].first]++);
+    in_turns = in_turns && ran[i].first == i % kStreams;
+  }
+  EXPECT_EQ(next, std::vector<int>(kStreams, kPieces));
+  EXPECT_FALSE(in_turns);
+  ASSERT_TRUE(streams[0].write(gates[0].there, 2).ok());
+  EXPECT_FALSE(gates[0].has(2)) << "they run late again";
+  ASSERT_TRUE(streams[0].synchronize().ok());
+  EXPECT_TRUE(gates[0].has(2));
 }
 
 }  // namespace

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which replica of a fleet serves a request (CaraServe §5).
+//
+//   kRankAware        that on which it costs all requests together the least time a token
+//   kRankAwarePaper   Algorithm 1 as printed
+//   kMostIdle         the fewest requests
+//   kFirstFit         the first that has room
+//   kRandom
+//   kRoundRobin
+//   kAdapterAffinity  one where the adapter is already, and of these the most idle
+//   kPrefixAffinity   where the most of the prompt is cached, and of these the most idle
+//
+// With W the requests that wait on a replica, S all of them, i the new one, t the tokens
+// of an answer, P and D the seconds of a step that computes prompts or decodes (its
+// StepModel), Algorithm 1's cost is
+//
+//   |S| * ((P(W + i) - P(W)) / t + D(S + i) - D(S))
+//
+// and more where D(S + i) is beyond the objective. An idle replica costs 0, so that it is
+// taken whatever its machine, and what the request itself gets is not in it. kRankAware's
+// is the sum over all requests, the new one among them, of what they wait longer for a
+// token:
+//
+//   |S| * ((P(W + i) - P(W)) / t + D(S + i) - D(S))  +  (P(W + i) + a) / t + D(S + i)
+//
+// where a is how long the adapter takes to come, and cached tokens are not in P: affinity
+// to adapters and prefixes is worth the seconds that it saves. Objectives come first: a
+// replica that misses one costs more than any that does not.
+//
+// Replicas without room are asked only where none has any. Among equals the one with the
+// fewest tokens left to compute is taken, then the first.
+// Thread: one. Failure: none; no candidate, no answer.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include "base/prng.h"
+#include "cost/step_model.h"
+#include "route/replica_load.h"
+
+namespace loralei {
+
+enum class RoutePolicy : uint8_t {
+  kRankAware,
+  kRankAwarePaper,
+  kMostIdle,
+  kFirstFit,
+  kRandom,
+  kRoundRobin,
+  kAdapterAffinity,
+  kPrefixAffinity
+};
+inline constexpr std::array<const char*, 8> kRoutePolicyNames = {"rank-aware",       "rank-aware-paper", "most-idle",
+                                                                 "first-fit",        "random",           "round-robin",
+                                                                 "adapter-affinity", "prefix-affinity"};
+
+// What a request is to keep; infinite: whatever.
+struct RouteObjectives {
+  double first_token_s = std::numeric_limits<double>::infinity();
+  double token_s = std::numeric_limits<double>::infinity();  // of a step in which it decodes
+};
+
+// A replica that could serve the request.
+struct RouteCandidate {
+  const ReplicaLoad* load = nullptr;
+  const StepModel* step = nullptr;
+  int32_t requests_max = 0;        // that decode together
+  int64_t context_tokens_max = 0;  // of the KV cache
+  double adapter_s = 0;            // until steps can use the request's adapter; 0: it is there
+  int32_t cached_tokens = 0;       // of the request's prompt
+};
+
+struct RouteChoice {
+  size_t index = 0;              // of the candidates
+  bool meets_objectives = true;  // as predicted; known of every policy
+};
+
+class RoutePicker {
+ public:
+  explicit RoutePicker(RoutePolicy policy, uint64_t seed = 0) : policy_(policy), random_(seed) {}
+
+  // `request.cached_tokens` is what the candidates say.
+  std::optional<RouteChoice> pick(RoutedRequest request, const RouteObjectives& objectives,
+                                  std::span<const RouteCandidate> candidates);
+
+ private:
+  const RoutePolicy policy_;
+  Prng random_;
+  size_t turn_ = 0;
+};
+
+}  // namespace loralei
