@@ -11,6 +11,7 @@
 #include "apps/kept_lengths.h"
 #include "apps/options.h"
 #include "apps/progress.h"
+#include "apps/registry_flag.h"
 #include "apps/stop_signals.h"
 #include "apps/text_loading.h"
 #include "apps/version.h"
@@ -42,7 +43,7 @@ struct ServeFlags {
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
-  std::string step_log, state_dir;  // paths; empty: none
+  std::string step_log, state_dir, registry;  // paths; empty: none
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -69,6 +70,10 @@ std::string refuse_name(const std::string& name) {
 }
 std::string refuse_empty_key_file(const std::string& path) {
   return blank(path) ? "the path is empty; name a file of keys, or leave the option out for a server without" : "";
+}
+
+std::string refuse_empty_registry(const std::string& path) {
+  return blank(path) ? "the path is empty; name a file, or leave the option out for a server that keeps nothing" : "";
 }
 
 Status read_keys(const std::string& path, std::vector<std::string>& keys) {
@@ -155,17 +160,21 @@ struct Registered {
   std::vector<std::string> names, notes;
   AdapterChecks::State checks;
 };
-Result<Registered> register_adapters(const std::vector<AdapterFlag>& adapters, ApiServer& server, LogSink& log) {
+Result<Registered> register_adapters(const std::vector<AdapterFlag>& adapters, RegistryUse registry, ApiServer& server,
+                                     LogSink& log) {
   Registered all;
+  const auto add = [&](AdapterService::Rescan found) {
+    for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
+    all.names.insert(all.names.end(), found.added.begin(), found.added.end());
+    all.notes.insert(all.notes.end(), found.notes.begin(), found.notes.end());
+  };
   for (const AdapterFlag& adapter : adapters) {
     TRY(server.add_adapter(adapter.name, adapter.path));
     if (std::find(all.names.begin(), all.names.end(), adapter.name) == all.names.end())
       all.names.push_back(adapter.name);
   }
-  AdapterService::Rescan found = server.rescan();
-  for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
-  all.names.insert(all.names.end(), found.added.begin(), found.added.end());
-  all.notes = std::move(found.notes);
+  if (registry.registry) add(server.restore_adapters(std::move(registry)));
+  add(server.rescan());
   all.checks = server.check_adapters(kChecksMs);
   return all;
 }
@@ -287,6 +296,7 @@ void warn_of_open_door(const ServeOptions& serve, bool on_loopback, LogSink& log
 
 Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
   keep_little_free_memory();
   static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
                                                           {"info", LogLevel::kInfo},
@@ -305,6 +315,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   RootedFileSystem adapter_files(files, flags.serve.adapter_roots);
   TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, adapter_files));
   options.adapter_files = &adapter_files;
+  TRY_ASSIGN(RegistryUse registry, open_registry(flags.registry, adapter_files));
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   TRY_ASSIGN(ChatSettings chat_settings, read_chat_settings(flags.reasoning_parser, flags.template_kwargs));
   std::unique_ptr<StepLog> step_log;
@@ -319,6 +330,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
     TRY_ASSIGN(host,
                EngineHost::start(options, log, [&](int64_t done, int64_t total) { progress.update(done, total); }));
   }
+  registry.base = host->weights().fingerprint();
   take_from_model(*host, flags.generation_config == "auto", flags.serve);
   TRY_ASSIGN(std::shared_ptr<const TextModel> text,
              load_text_model(host->file(), std::move(chat_template), flags.serve.model_names.front(),
@@ -332,7 +344,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   const SteadyClock clock;
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
              ApiServer::start(flags.serve, host->engine(), std::move(text), adapter_files, clock, log));
-  TRY_ASSIGN(const Registered registered, register_adapters(adapters, *server, log));
+  TRY_ASSIGN(const Registered registered, register_adapters(adapters, std::move(registry), *server, log));
   warn_of_open_door(flags.serve, server->on_loopback(), log);
   const int64_t timeout_ms = int64_t{flags.shutdown_timeout_s} * 1000;
   signals.serving(timeout_ms + kEndMs);
@@ -369,6 +381,30 @@ void add_log_options(CLI::App& command, ServeFlags& flags) {
       ->group(kLogGroup);
 }
 
+void add_adapter_options(CLI::App& command, ServeFlags& flags) {
+  const std::string adapters = "Adapters";
+  // One value a flag, so that a MODEL behind it is not taken for another; vLLM's
+  // flag takes several.
+  command
+      .add_option("--adapter,--lora", flags.adapters,
+                  "NAME=PATH, PATH, or several of these between commas; may be given often")
+      ->allow_extra_args(false)
+      ->group(adapters);
+  command
+      .add_option("--lora-modules", flags.vllm_adapters,
+                  "the same, several behind one flag; also {\"name\": NAME, \"path\": PATH}")
+      ->group(adapters);
+  command
+      .add_option("--adapter-dir", flags.serve.adapter_roots, "folder of adapters; also a root for loading over HTTP")
+      ->allow_extra_args(false)
+      ->group(adapters);
+  command
+      .add_option("--registry", flags.registry,
+                  "file that keeps what is loaded over HTTP for the next start; made where there is none")
+      ->check(refuse_empty_registry)
+      ->group(adapters);
+}
+
 }  // namespace
 
 void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::string>& notes) {
@@ -379,23 +415,7 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
   serve_options.http.limits.max_body_bytes = static_cast<size_t>(kDefaultMaxBodyBytes);
   add_engine_options(*command, flags->engine);
   add_cache_dir_option(*command, flags->engine.host.cache_dir);
-  const std::string adapters = "Adapters";
-  // One value a flag, so that a MODEL behind it is not taken for another; vLLM's
-  // flag takes several.
-  command
-      ->add_option("--adapter,--lora", flags->adapters,
-                   "NAME=PATH, PATH, or several of these between commas; may be given often")
-      ->allow_extra_args(false)
-      ->group(adapters);
-  command
-      ->add_option("--lora-modules", flags->vllm_adapters,
-                   "the same, several behind one flag; also {\"name\": NAME, \"path\": PATH}")
-      ->group(adapters);
-  command
-      ->add_option("--adapter-dir", serve_options.adapter_roots,
-                   "folder of adapters; also a root for loading over HTTP")
-      ->allow_extra_args(false)
-      ->group(adapters);
+  add_adapter_options(*command, *flags);
   const std::string network = "Network and access";
   command->add_option("--host", serve_options.http.host, "address to listen on")->capture_default_str()->group(network);
   command->add_option("--port", serve_options.http.port, "port; 0 = any free one")

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdapterService: registering, loading, unloading and listing adapters. A name means a
-// source; replaced it means another, once that is loaded.
+// source; replaced it means another, once that is loaded. With a registry what was loaded
+// over HTTP is there again after a restart.
 //
-// Thread: any; answers to commands come on the dispatcher's thread.
+// Thread: any; answers to commands come on the dispatcher's thread, those to writes on
+// the registry's. restore() before any of the others is called by a request.
 // Ownership: borrows everything; outlived by it.
 // Invariants: a source is in the catalogue only after the engine has it, and the engine
 // knows it as long as a request may name it, unless it is unloaded: that ends in 404.
-// HTTP paths lie below the allowed roots.
-// Failure: answered with vLLM's status codes and bodies on its two routes,
-// OpenAI's shape on ours.
+// HTTP paths lie below the allowed roots. A load is answered well only when its record is
+// written, and an unload when the record is gone; a name means a source only after that.
+// Failure: a record that cannot be written undoes the load. Errors are answered with
+// vLLM's status codes and bodies on its two routes, OpenAI's shape on ours.
 #pragma once
 
 #include <memory>
@@ -16,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/adapter_records.h"
 #include "serve/adapter_sources.h"
 #include "serve/context.h"
 #include "serve/default_adapters.h"
@@ -48,6 +52,11 @@ class AdapterService {
     std::vector<std::string> notes;
   };
   Rescan rescan();
+  // Once, at start: registers what the registry holds, as far as nothing has its name yet
+  // and its files are those that were loaded; from then on loads and unloads are kept
+  // there.
+  Rescan restore(RegistryUse use);
+  void stop_records();  // what was taken is written and answered, and nothing more is
 
   void load(std::shared_ptr<Reply> reply, const LoadLoraRequest& request);
   void unload(std::shared_ptr<Reply> reply, const std::string& name);  // vLLM's body
@@ -63,13 +72,23 @@ class AdapterService {
   std::vector<CatalogueEntry> failed() const;
 
  private:
-  // `replaced`: what the name means until then.
-  void load_resolved(std::shared_ptr<Reply> reply, CatalogueEntry entry, std::shared_ptr<const TextModel> text,
-                     std::optional<CatalogueEntry> replaced, bool pinned);
+  struct Load;
+  Result<std::string> ask(AdapterCommand command);  // answers the version
+  Status restore_one(const AdapterRecord& record);
+  void load_resolved(const std::shared_ptr<Load>& load);
+  void record(const std::shared_ptr<Load>& load, const std::string& version);
+  void undo(const Load& load, const Error& error);
+  void finish(const std::shared_ptr<Load>& load, const std::string& version);
   Status list_loaded(const CatalogueEntry& entry, bool in_place);
-  // Takes the name out of the catalogue and tells the engine; false where
-  // it is not there.
-  bool forget(const std::string& name, Dispatcher::ReplyCallback done, Status& told);
+  // Takes the name out of registry and catalogue and tells the engine; false, and `done`
+  // is not called, where it is in neither.
+  bool forget(const std::string& name, Dispatcher::ReplyCallback done);
+  // The same of the catalogue alone; an error: it is listed still.
+  Result<bool> forget_listed(const std::string& name, const Dispatcher::ReplyCallback& done);
+  void forget_record(const std::string& name);
+  void put_back(const AdapterRecord& record);
+  std::shared_ptr<const AdapterStatus> status_of(AdapterSourceId source) const;  // null: none
+
   const ServeContext context_;
   const ServeOptions& options_;
   Catalogue& catalogue_;
@@ -77,6 +96,7 @@ class AdapterService {
   const FileSystem& files_;
   const std::shared_ptr<AdapterSources> sources_;
   DefaultAdapters defaults_;
+  std::unique_ptr<AdapterRecords> records_;  // null: none are kept
 };
 
 }  // namespace loralei

@@ -154,6 +154,7 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
   pool_.cancel();
   checks_.stop();
   apps_.stop();
+  adapters_.stop_records();
   engine_.stop();      // what is left ends with "cancelled"
   dispatcher_.stop();  // which its clients are told; nothing comes up any more
   // A long answer to a slow reader takes its time, too.

@@ -7,7 +7,8 @@
 //   engine: TokenEvents ──► Dispatcher
 //     ──► Generation (dispatcher's thread: decode, frame) ──► http ──► client
 //
-// Thread: start, serve, add_adapter, check_adapters, rescan, begin_drain and shutdown
+// Thread: start, serve, add_adapter, restore_adapters, check_adapters, rescan,
+// begin_drain and shutdown
 // from the owner's thread(s); wants_body() and handle() are called by http/.
 // Ownership: owns listener, threads, catalogue and metrics; borrows
 // engine, file system, clock and log, which outlive it.
@@ -50,6 +51,8 @@ class ApiServer final : public HttpHandler {
   bool on_loopback() const { return http_->on_loopback(); }
   Status add_adapter(const std::string& name, const std::string& path);  // of the command line: trusted
   AdapterService::Rescan rescan();
+  // AdapterService::restore(), after add_adapter() and before serve().
+  AdapterService::Rescan restore_adapters(RegistryUse use) { return adapters_.restore(std::move(use)); }
   // Has config and headers of every adapter looked at, beside what is done meanwhile,
   // and waits up to so long for what comes of it. From then on rescan() has what it adds
   // looked at, and again what is broken.

@@ -27,6 +27,7 @@ class FakeEngine final : public Engine {
   bool hold_tokens = false;
   bool hold_replies = false;                                  // of adapter commands, until release_replies()
   Status next_command;                                        // when not ok: the answer to every adapter command
+  std::map<std::string, std::string> versions;                // what loads answer, by path
   QueuesState queues;                                         // what it says of them
   KvState kv;                                                 // and of the KV cache
   std::vector<std::pair<std::string, AppState>> apps_stated;  // AppCommand, in order
@@ -82,7 +83,8 @@ class FakeEngine final : public Engine {
     if (!next_command.ok()) return next_command;
     CommandReply reply;
     reply.ticket = command.ticket;
-    reply.version = "v-" + command.source.label;
+    reply.version =
+        versions.contains(command.source.path) ? versions[command.source.path] : "v-" + command.source.label;
     if (command.source.path.find("broken") != std::string::npos) reply.status = corrupt("The file is broken.");
     if (command.action == AdapterAction::kDrop) {
       reply.bytes_freed = 123;

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters that were loaded over HTTP, from one server to the next, with a registry in a
+// real file.
+#include "serve/adapter_records.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "serve/server_test_util.h"
+#include "store/sqlite_registry.h"
+
+namespace loralei {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RecordedTest : public ApiTest {
+ protected:
+  void SetUp() override {
+    ApiTest::SetUp();
+    base_ = fs::path(testing::TempDir()) / ("loralei-records-" + std::to_string(::getpid()));
+    fs::remove_all(base_);
+    for (const char* name : {"one", "two"}) write(name, "{}");
+    options.adapter_roots = {(base_ / "root").string()};
+  }
+  void TearDown() override {
+    server.reset();
+    fs::remove_all(base_);
+  }
+  std::string path(const std::string& name) const { return (base_ / "root" / name).string(); }
+  std::string file() const { return (base_ / "adapters.db").string(); }
+  void write(const std::string& name, const std::string& config) {
+    fs::create_directories(path(name));
+    std::ofstream(path(name) + "/adapter_config.json") << config;
+  }
+  // Another process, as far as files tell.
+  AdapterService::Rescan begin(const std::string& base = "base-1") {
+    server.reset();
+    engines_.push_back(std::make_unique<FakeEngine>());
+    engine_now().length = 512;
+    engine_now().eos = engine.eos;
+    engine_now().script = engine.script;
+    engine_now().versions = versions;
+    files = std::make_unique<RootedFileSystem>(disk, options.adapter_roots);
+    for (const auto& [name, place] : command_line) files->add_root(place);
+    auto started = ApiServer::start(options, engine_now(), text, *files, clock, log);
+    EXPECT_TRUE(started.ok()) << started.error().message;
+    server = std::move(*started);
+    for (const auto& [name, place] : command_line) EXPECT_TRUE(server->add_adapter(name, place).ok());
+    auto registry = open_sqlite_registry(file());
+    EXPECT_TRUE(registry.ok()) << registry.error().message;
+    const auto stamp = [this](const std::string& adapter) -> Result<std::string> {
+      TRY_ASSIGN(const FileStamp found, files->stamp(adapter + "/adapter_config.json"));
+      return std::to_string(found.inode) + ":" + std::to_string(found.mtime_ns);
+    };
+    AdapterService::Rescan restored = server->restore_adapters({std::move(*registry), base, stamp});
+    server->serve();
+    return restored;
+  }
+  FakeEngine& engine_now() { return *engines_.back(); }
+  HttpResponse load(const std::string& name, const std::string& from, bool in_place = false,
+                    const std::string& more = "") {
+    return post("/v1/load_lora_adapter", R"({"lora_name":")" + name + R"(","lora_path":")" + path(from) + "\"" +
+                                             (in_place ? R"(,"load_inplace":true)" : "") + more + "}");
+  }
+  HttpResponse unload(const std::string& name) {
+    return post("/v1/unload_lora_adapter", R"({"lora_name":")" + name + "\"}");
+  }
+  std::string root_of(const std::string& name) {
+    const HttpResponse answer = get("/v1/models/" + name);
+    return answer.status == 200 ? BodyJson::parse(answer.body)["root"].get<std::string>() : "none";
+  }
+  size_t drops() {
+    return static_cast<size_t>(
+        std::count_if(engine_now().commands.begin(), engine_now().commands.end(),
+                      [](const AdapterCommand& command) { return command.action == AdapterAction::kDrop; }));
+  }
+  std::map<std::string, std::string> versions;                         // of the next engine
+  std::vector<std::pair<std::string, std::string>> command_line = {};  // name, path
+
+ private:
+  fs::path base_;
+  std::vector<std::unique_ptr<FakeEngine>> engines_;
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(RecordedTest, WhatWasLoadedIsThereAfterARestartAndWhatWasUnloadedIsNot) {
+  EXPECT_TRUE(begin().added.empty());
+  EXPECT_EQ(load("one", "one").body, "Success: LoRA adapter 'one' added successfully.");
+  EXPECT_EQ(load("two", "two", false, R"(,"pinned":true)").status, 200);
+  EXPECT_EQ(load("two", "two").status, 400) << "as without a registry";
+  EXPECT_EQ(load("other", "one").status, 200);
+  EXPECT_EQ(unload("two").status, 200);
+  EXPECT_EQ(send("DELETE", "/v1/adapters/other", "").status, 200);
+  EXPECT_EQ(unload("two").status, 404);
+  EXPECT_EQ(begin().added, (Names{"one"}));
+  EXPECT_EQ(root_of("one"), path("one"));
+  EXPECT_EQ(get("/v1/models/two").status, 404);
+  EXPECT_EQ(BodyJson::parse(get("/v1/adapters").body)["data"][0]["source"], "http");
+  for (const AdapterCommand& command : engine_now().commands)
+    EXPECT_EQ(command.action, AdapterAction::kAdd) << "nothing is read before its first use";
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"one")")).status, 200);
+  EXPECT_EQ(load("one", "two", true).status, 200);
+  EXPECT_EQ(begin().added, (Names{"one"}));
+  EXPECT_EQ(root_of("one"), path("two")) << "what was loaded last";
+}
+
+TEST_F(RecordedTest, ALoadThatCannotBeKeptIsUndone) {
+  begin();
+  EXPECT_EQ(load("one", "one", false, R"(,"pinned":true)").status, 200);
+  fs::rename(file(), file() + ".away");
+  HttpResponse answer = load("two", "two");
+  EXPECT_EQ(answer.status, 500) << answer.body;
+  EXPECT_NE(error_of(answer, "message").find("could not be kept"), std::string::npos) << answer.body;
+  EXPECT_EQ(get("/v1/models/two").status, 404);
+  EXPECT_TRUE(soon([&] { return drops() == 1; })) << "the engine forgets it";
+  answer = load("one", "two", true);
+  EXPECT_EQ(answer.status, 500) << answer.body;
+  EXPECT_EQ(root_of("one"), path("one")) << "the one before";
+  EXPECT_TRUE(soon([&] { return drops() == 2; }));
+  EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"one")")).status, 200);
+  answer = unload("one");
+  EXPECT_EQ(answer.status, 500) << answer.body;
+  EXPECT_EQ(root_of("one"), path("one"));
+  fs::rename(file() + ".away", file());
+  EXPECT_EQ(load("two", "two").status, 200);
+  EXPECT_EQ(load("one", "two", true).status, 200);
+  EXPECT_EQ(begin().added, (Names{"one", "two"}));
+  EXPECT_EQ(root_of("one"), path("two"));
+}
+
+TEST_F(RecordedTest, OtherFilesAreNotServedUnderTheOldDigest) {
+  begin();
+  EXPECT_EQ(load("one", "one").status, 200);
+  EXPECT_EQ(load("two", "two").status, 200);
+  write("two", "{ }");
+  fs::remove_all(path("one"));
+  write("one", "{\"r\": 4}");
+  versions = {{path("one"), "another digest"}};
+  AdapterService::Rescan found = begin();
+  EXPECT_EQ(found.added, (Names{"two"})) << "read again, and found to be the same";
+  ASSERT_EQ(found.notes.size(), 1u);
+  EXPECT_NE(found.notes[0].find("'one' of the registry is not served: the files at"), std::string::npos);
+  EXPECT_NE(found.notes[0].find("are others than those that were loaded"), std::string::npos);
+  EXPECT_EQ(get("/v1/models/one").status, 404);
+  EXPECT_TRUE(soon([&] { return drops() == 1; })) << "the engine forgets it";
+  fs::remove_all(path("one"));
+  found = begin();
+  ASSERT_EQ(found.notes.size(), 1u);
+  EXPECT_NE(found.notes[0].find("No adapter found at"), std::string::npos) << found.notes[0];
+  write("one", "{}");
+  versions.clear();
+  EXPECT_EQ(begin().added, (Names{"one", "two"})) << "it was in the file all the time";
+}
+
+TEST_F(RecordedTest, WhatIsNotServedCanBeLoadedAgainOrUnloaded) {
+  begin();
+  EXPECT_EQ(load("one", "one").status, 200);
+  EXPECT_EQ(load("two", "two").status, 200);
+  for (const char* name : {"one", "two"}) fs::remove_all(path(name));
+  EXPECT_EQ(begin().notes.size(), 2u);
+  EXPECT_EQ(unload("one").status, 200);
+  EXPECT_EQ(unload("one").status, 404);
+  write("two", "{}");
+  EXPECT_EQ(load("two", "two").status, 200) << "nothing is in its place";
+  const AdapterService::Rescan found = begin();
+  EXPECT_EQ(found.added, (Names{"two"}));
+  EXPECT_TRUE(found.notes.empty());
+}
+
+TEST_F(RecordedTest, AFolderThatIsAllowedNoLongerIsNotRead) {
+  begin();
+  EXPECT_EQ(load("one", "one").status, 200);
+  options.adapter_roots = {path("two")};
+  const AdapterService::Rescan found = begin();
+  ASSERT_EQ(found.notes.size(), 1u);
+  EXPECT_NE(found.notes[0].find("outside of the folders that --adapter-dir allows"), std::string::npos);
+  EXPECT_EQ(get("/v1/models/one").status, 404);
+}
+
+TEST_F(RecordedTest, AdaptersOfAnotherBaseStayInTheFile) {
+  begin("base-1");
+  EXPECT_EQ(load("one", "one").status, 200);
+  EXPECT_EQ(load("two", "two").status, 200);
+  const AdapterService::Rescan found = begin("base-2");
+  EXPECT_TRUE(found.added.empty());
+  ASSERT_EQ(found.notes.size(), 1u);
+  EXPECT_NE(found.notes[0].find("another base model: 'one', 'two'"), std::string::npos) << found.notes[0];
+  const HttpResponse answer = load("one", "one");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(error_of(answer, "message").find("of another base model"), std::string::npos) << answer.body;
+  EXPECT_EQ(unload("one").status, 404);
+  EXPECT_EQ(load("two", "two", true).status, 200) << "replaced by who says so";
+  EXPECT_EQ(begin("base-1").added, (Names{"one"}));
+}
+
+TEST_F(RecordedTest, TheCommandLineWinsAndTheRecordStays) {
+  begin();
+  EXPECT_EQ(load("one", "one").status, 200);
+  command_line = {{"one", path("two")}};
+  AdapterService::Rescan found = begin();
+  EXPECT_TRUE(found.added.empty());
+  ASSERT_EQ(found.notes.size(), 1u);
+  EXPECT_NE(found.notes[0].find("the command line names it"), std::string::npos);
+  EXPECT_EQ(root_of("one"), path("two"));
+  command_line.clear();
+  EXPECT_EQ(begin().added, (Names{"one"}));
+  EXPECT_EQ(root_of("one"), path("one"));
+}
+
+TEST_F(RecordedTest, OneRequestAtATimeChangesAName) {
+  begin();
+  engine_now().hold_replies = true;
+  HttpResponse first;
+  std::thread loading([&] { first = load("one", "one"); });
+  ASSERT_TRUE(engine_now().wait_for_commands(1));
+  const HttpResponse second = load("one", "two");
+  EXPECT_EQ(second.status, 429) << second.body;
+  EXPECT_NE(error_of(second, "message").find("is being loaded or unloaded by another request"), std::string::npos);
+  EXPECT_EQ(unload("one").status, 429);
+  engine_now().hold_replies = false;
+  engine_now().release_replies();
+  loading.join();
+  EXPECT_EQ(first.status, 200) << first.body;
+  for (int i = 0; i < 20; ++i) {  // an answered name is free at once
+    EXPECT_EQ(unload("one").status, 200);
+    EXPECT_EQ(load("one", "two").status, 200);
+  }
+  EXPECT_EQ(begin().added, (Names{"one"}));
+}
+
+TEST_F(RecordedTest, WhatTheEngineWasNotToldToForgetIsKept) {
+  begin();
+  EXPECT_EQ(load("one", "one").status, 200);
+  engine_now().next_command = Error{ErrorCode::kOverloaded, "Too many commands are waiting."};
+  EXPECT_EQ(unload("one").status, 429);
+  engine_now().next_command = {};
+  EXPECT_EQ(root_of("one"), path("one"));
+  EXPECT_EQ(begin().added, (Names{"one"}));
+}
+
+TEST_F(RecordedTest, ALoadThatFailsIsNotKept) {
+  begin();
+  write("broken", "{}");
+  EXPECT_EQ(load("x", "broken").status, 400);
+  EXPECT_EQ(load("x", "one").status, 200) << "the name is free";
+  EXPECT_EQ(begin().added, (Names{"x"}));
+}
+
+}  // namespace
+}  // namespace loralei
