@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Subjects, CudaColdStartEquality, testing::Range(size_t{
 TEST_P(CudaColdStartEquality, AnswersAreThoseOfAdaptersThatAreThere) {
   Prng random(seed_of_run(kSeed));
   const Subject subject = subjects()[GetParam()];
-  const std::vector<Submit> requests = few_requests(random, subject, 12);
+  const std::vector<Submit> requests = few_requests(random, subject, 10);
   const std::vector<Answer> want = where_all_is_there(subject, requests);
   for (const ColdStart way : {ColdStart::kLayered, ColdStart::kAssisted, ColdStart::kAuto}) {
     SCOPED_TRACE(kColdStartNames[static_cast<size_t>(way)]);
@@ -98,8 +98,18 @@ TEST_P(CudaColdStartEquality, AnswersAreThoseOfAdaptersThatAreThere) {
     ASSERT_NE(device, nullptr);
     const cuda_emulated::RunningStreams running(random(), 20'000);
     const auto expect = helpers == 0 ? expect_same : expect_near;
-    if (way != ColdStart::kAuto) expect(one_by_one(*device, requests), want);
-    expect(at_once(*device, requests), want);
+    const auto begun = [&] {
+      const ColdStarts starts = device->stats().cold_starts;
+      return way == ColdStart::kAssisted
+                 ? starts.assisted_layers
+                 : requests_by(starts, ColdStart::kLayered) + requests_by(starts, ColdStart::kAssisted);
+    };
+    // Again where all came in no time.
+    for (int round = 0; round < 8 && (round == 0 || begun() == 0) && !HasFailure(); ++round) {
+      expect(one_by_one(*device, requests), want);
+      expect(at_once(*device, requests), want);
+    }
+    EXPECT_GT(begun(), 0u);
     const ColdStarts starts = device->stats().cold_starts;
     std::printf("%s: %llu layered, %llu assisted in %llu layers, %llu layers waited for, %llu given up\n",
                 kColdStartNames[static_cast<size_t>(way)],
@@ -108,9 +118,8 @@ TEST_P(CudaColdStartEquality, AnswersAreThoseOfAdaptersThatAreThere) {
                 static_cast<unsigned long long>(starts.assisted_layers),
                 static_cast<unsigned long long>(starts.layers_waited),
                 static_cast<unsigned long long>(starts.given_up));
-    EXPECT_GT(requests_by(starts, ColdStart::kLayered) + requests_by(starts, ColdStart::kAssisted), 0u);
-    if (way != ColdStart::kAuto) {
-      EXPECT_EQ(starts.assisted_layers > 0, way == ColdStart::kAssisted);
+    if (way == ColdStart::kLayered) {
+      EXPECT_EQ(starts.assisted_layers, 0u);
     }
   }
 }
