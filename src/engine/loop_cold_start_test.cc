@@ -161,8 +161,8 @@ TEST_F(ColdStartTest, WhereLayersComeEarlyEnoughStepsAreShared) {
   for (const RequestId each : {base, id}) world_->expect_oracle(each);
 }
 
-// The first layer comes 4 % of a pass from now. Without that step it would wait for one of
-// the others', or they for one of its own.
+// The first layer comes 4 % of a pass from now. Without that step it would wait for one
+// of the others', or they for one of its own.
 TEST_F(ColdStartTest, BesideOthersAStepMayWaitForASmallPartOfIt) {
   open(ColdStart::kLayered, kStepNs / 5);
   const RequestId base = world_->submit(simple(20, 60, 76));

@@ -38,8 +38,8 @@ class LoadSum {
   bool has(AdapterSourceId adapter) const { return adapters_.count(adapter) != 0; }
   int64_t context_tokens() const { return context_tokens_; }  // that they have in the KV cache at their ends
   int64_t tokens_left() const { return prefill_rows_ + answer_tokens_; }
-  // A step in which each of them has a row, half of its answer behind it. `more`: and this
-  // one (may be null).
+  // A step in which each of them has a row, half of its answer behind it. `more`: and
+  // this one (may be null).
   StepFeatures decode_step(const RoutedRequest* more = nullptr) const;
   // A step in which the prompts of all are computed.
   StepFeatures prefill_step(const RoutedRequest* more = nullptr) const;

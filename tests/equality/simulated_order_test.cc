@@ -59,8 +59,8 @@ Submit submit_of(const WorkloadRequest& request, size_t index) {
   return submit;
 }
 
-// Serves the workload; its arrivals are bursts. The adapters' ranks are filled in. All are
-// in memory before: what is waited for beside steps the times of steps do not say.
+// Serves the workload; its arrivals are bursts. The adapters' ranks are filled in. All
+// are in memory before: what is waited for beside steps the times of steps do not say.
 std::vector<StepRecord> serve(Workload& workload, Prng& random) {
   std::vector<StepRecord> steps;
   std::mutex mutex;
