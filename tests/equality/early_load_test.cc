@@ -23,12 +23,12 @@ constexpr const char* kSeed = "EARLY_LOAD_TEST_SEED";
 // A disk that takes its time, and fails now and then where that is asked for.
 class SlowDisk {
  public:
-  SlowDisk(uint64_t seed, uint64_t most_us) : random_(seed), files_(machine_) {
-    files_.watch.read = [this, most_us](const std::string& path, int64_t, int64_t) -> Status {
+  SlowDisk(uint64_t seed, uint64_t most_us) : random_(seed), most_us_(most_us), files_(machine_) {
+    files_.watch.read = [this](const std::string& path, int64_t, int64_t) -> Status {
       uint64_t us = 0, kind = 0;
       {
         const std::lock_guard lock(mutex_);
-        us = random_.below(most_us);
+        us = random_.below(most_us_);
         kind = random_.below(60);
       }
       std::this_thread::sleep_for(std::chrono::microseconds(us));
@@ -38,10 +38,12 @@ class SlowDisk {
   }
   const FileSystem* files() const { return &files_; }
   void let_fail(bool fails) { fails_ = fails; }
+  void let_take(uint64_t most_us) { most_us_ = most_us; }
 
  private:
   std::mutex mutex_;
   Prng random_;
+  std::atomic<uint64_t> most_us_;
   std::atomic<bool> fails_ = false;
   const PosixFileSystem machine_;
   WatchedFileSystem files_;
@@ -99,15 +101,16 @@ TEST(EarlyLoad, WhatWasComputedEarlyIsFoundByTheNameOfTheFiles) {
   request.sampling.temperature = 0;
   int found_early = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    const SlowDisk disk(seed, 200);
+    SlowDisk disk(seed, 1);
     EngineHostOptions options = early_options(subject, ColdStart::kLayered, disk.files());
-    options.engine.step_tokens = 96;  // so that a pass takes longer than a load
+    options.engine.step_tokens = 96;
     const auto cold = start(options, subject);
     ASSERT_NE(cold, nullptr);
     Submit other = request;  // so that it is known how long steps and loads take
     other.adapters = {{source_of("gqa-qv-r8"), 1.0f}};
     for (int i = 0; i < 3; ++i) cold->ask(other);
     const uint64_t before = cold->stats().cold_starts.requests[static_cast<size_t>(ColdStart::kLayered)];
+    disk.let_take(400);  // it is expected sooner than it comes
     const Answer first = cold->ask(request);
     const bool early = cold->stats().cold_starts.requests[static_cast<size_t>(ColdStart::kLayered)] > before;
     const Answer second = cold->ask(request);
