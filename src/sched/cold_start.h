@@ -3,7 +3,8 @@
 // (mechanisms §6, CaraServe §4).
 //
 //   kAuto      whichever of the next three answers first, as far as can be predicted
-//   kLayered   it begins when every layer will be there before it is needed
+//   kLayered   it begins when every layer will be there before it is needed, or, beside
+//              others, when its step would wait for a small part of itself
 //   kAssisted  it begins at once, and other cores compute what has not arrived
 //   kOndemand  it waits for all of its adapters
 //   kCached    adapters are brought before anybody asks, and kept; to compare with
