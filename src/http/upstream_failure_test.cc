@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes wrong: where it is said to have, after how long, and what is tried again.
+#include <sys/resource.h>
+
+#include <fstream>
 #include <map>
 
 #include "http/upstream_test_util.h"
@@ -226,7 +229,50 @@ TEST_F(UpstreamTest, APeerThatClosesWhileTheRequestIsSent) {
   EXPECT_TRUE(nothing_is_open());
 }
 
+TEST_F(UpstreamTest, WithoutDescriptorsACallSaysSo) {
+  RawServer raw;
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const int next = ::dup(0);
+  ASSERT_GE(next, 0);
+  ::close(next);
+  const rlimit full{.rlim_cur = static_cast<rlim_t>(next), .rlim_max = usual.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &full), 0);
+  const auto told = ask(raw.address(), get());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  ASSERT_TRUE(told->failure);
+  EXPECT_EQ(told->failure->stage, Stage::kConnect);
+  EXPECT_EQ(told->failure->error.code, ErrorCode::kOverloaded) << told->failure->error.message;
+  EXPECT_FALSE(told->failure->reused);
+  EXPECT_TRUE(nothing_is_open());
+}
+
 // ---- time ----
+
+// The system looks whether a silent peer is there: /proc/net/tcp tells of the timer.
+TEST_F(UpstreamTest, APeerThatIsGoneWithoutAWordWillBeNoticed) {
+  RawServer raw;
+  const auto told = call(raw.address(), get());
+  RawPeer peer = raw.accept();
+  peer.request();
+  char remote[16];
+  std::snprintf(remote, sizeof remote, " 0100007F:%04X ", static_cast<unsigned>(raw.port()));
+  std::ifstream table("/proc/net/tcp");
+  if (!table) GTEST_SKIP() << "no /proc/net/tcp";
+  std::string line, ours;
+  while (std::getline(table, line)) {
+    const size_t found = line.find(remote, 10);  // behind the local address
+    if (found != std::string::npos) ours = line.substr(found + 15);  // "st tx:rx tr:when ..."
+  }
+  // The state is "established", the timer is that of probes, due in 15 s at most (in
+  // hundredths).
+  ASSERT_GE(ours.size(), 32U) << ours;
+  EXPECT_EQ(ours.substr(0, 2), "01") << ours;
+  EXPECT_EQ(ours.substr(21, 3), "02:") << ours;
+  EXPECT_LE(std::stoul(ours.substr(24, 8), nullptr, 16), 1500U) << ours;
+  peer.answer();
+  EXPECT_TRUE(told->wait());
+}
 
 TEST_F(UpstreamTest, TimeToConnect) {
   upstream_options.connect_timeout_ms = 50;
