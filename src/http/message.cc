@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/message.h"
 
+#include <algorithm>
+
 namespace loralei {
 namespace {
 
@@ -10,6 +12,12 @@ int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   const char l = lower(c);
   return l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
 }
 
 }  // namespace
@@ -34,6 +42,35 @@ bool has_header(const HttpHeaders& headers, std::string_view name) {
     if (equals_ignoring_case(header.first, name)) return true;
   }
   return false;
+}
+
+HttpHeaders end_to_end_headers(const HttpHeaders& headers) {
+  std::vector<std::string_view> dropped = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"};
+  for (const auto& [name, value] : headers) {
+    if (!equals_ignoring_case(name, "connection")) continue;
+    for (std::string_view rest = value; !rest.empty();) {
+      const size_t comma = std::min(rest.find(','), rest.size());
+      const std::string_view one = trimmed(rest.substr(0, comma));
+      if (!one.empty()) dropped.push_back(one);
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+  }
+  HttpHeaders out;
+  for (const auto& header : headers) {
+    const std::string_view name = header.first;
+    bool drop = equals_ignoring_case(name.substr(0, 6), "proxy-");
+    for (const std::string_view one : dropped) drop = drop || equals_ignoring_case(name, one);
+    if (!drop) out.push_back(header);
+  }
+  return out;
+}
+
+bool is_token(std::string_view text) {
+  for (const char c : text) {
+    const bool letter = (lower(c) >= 'a' && lower(c) <= 'z') || (c >= '0' && c <= '9');
+    if (!letter && std::string_view("!#$%&'*+-.^_`|~").find(c) == std::string_view::npos) return false;
+  }
+  return !text.empty();
 }
 
 std::optional<std::string> percent_decode(std::string_view text) {

@@ -60,6 +60,13 @@ struct HttpResponse {
   std::string_view header(std::string_view name) const { return find_header(headers, name); }
 };
 
+// What a proxy passes on: without the fields that concern one connection only (RFC 9110,
+// 7.6.1), which are Connection and those it names, Keep-Alive, Proxy-*, TE, Trailer,
+// Transfer-Encoding and Upgrade.
+HttpHeaders end_to_end_headers(const HttpHeaders& headers);
+// May be a method or a field's name (RFC 9110, 5.6.2).
+bool is_token(std::string_view text);
+
 bool equals_ignoring_case(std::string_view a, std::string_view b);
 std::optional<std::string> percent_decode(std::string_view text);
 // The standard phrase ("Not Found"); "Status" for a code without one.

@@ -139,22 +139,27 @@ class RequestCollector final : public http::basic_parser<true> {
 class ResponseCollector final : public http::basic_parser<false> {
  public:
   ResponseCollector(const HttpLimits& limits, bool head_request, ResponseParser::BodyCallback on_body)
-      : on_body_(std::move(on_body)) {
+      : max_headers_(limits.max_headers), on_body_(std::move(on_body)) {
     header_limit(static_cast<std::uint32_t>(limits.max_header_bytes));
     body_limit(limits.max_body_bytes);
-    eager(true);
+    eager(false);  // a piece of the body at a time, for pause()
     skip(head_request);
   }
 
   HttpResponse head;
   bool header_done = false;
   bool stopped = false;
+  bool paused = false;
 
  private:
   void on_request_impl(http::verb, string_view, string_view, int, error_code&) override {}
   void on_response_impl(int status, string_view, int, error_code&) override { head.status = status; }
-  void on_field_impl(http::field, string_view name, string_view value, error_code&) override {
-    if (!header_done) head.headers.emplace_back(view(name), view(value));
+  void on_field_impl(http::field, string_view name, string_view value, error_code& ec) override {
+    if (header_done) return;
+    if (head.headers.size() >= max_headers_)
+      ec = http::error::header_limit;
+    else
+      head.headers.emplace_back(view(name), view(value));
   }
   void on_header_impl(error_code&) override { header_done = true; }
   void on_body_init_impl(optional<std::uint64_t> const&, error_code&) override {}
@@ -172,14 +177,16 @@ class ResponseCollector final : public http::basic_parser<false> {
     return body.size();
   }
 
+  const size_t max_headers_;
   ResponseParser::BodyCallback on_body_;
 };
 
-// Feeds as much as the parser takes; that it needs more, or room, is not an error.
-template <typename Collector>
-size_t feed_all(Collector& collector, std::string_view bytes, error_code& ec, bool head_only = false) {
+// Feeds as much as the parser takes, until `enough`; that it needs more, or room, is not
+// an error.
+template <typename Collector, typename Enough>
+size_t feed_all(Collector& collector, std::string_view bytes, error_code& ec, const Enough& enough) {
   size_t used = 0;
-  while (used < bytes.size() && !collector.is_done() && !(head_only && collector.header_done)) {
+  while (used < bytes.size() && !collector.is_done() && !enough()) {
     const size_t step = collector.put(boost::asio::const_buffer(bytes.data() + used, bytes.size() - used), ec);
     used += step;
     if (ec == http::error::need_more || ec == http::error::need_buffer) {
@@ -210,7 +217,7 @@ size_t RequestParser::Impl::feed(std::string_view bytes, bool head_only) {
   error_code ec;
   collector.full = false;
   collector.eager(!head_only);
-  const size_t used = feed_all(collector, bytes, ec, head_only);
+  const size_t used = feed_all(collector, bytes, ec, [&] { return head_only && collector.header_done; });
   // What the parser does not consume is an unfinished line or header: it may not
   // grow without end.
   const bool stopped = collector.is_done() || collector.full || (head_only && collector.header_done);
@@ -269,14 +276,18 @@ ResponseParser::~ResponseParser() = default;
 size_t ResponseParser::feed(std::string_view bytes) {
   if (impl_->failed || complete()) return 0;
   error_code ec;
-  const size_t used = feed_all(impl_->collector, bytes, ec);
-  if (!ec && !complete() && bytes.size() - used > impl_->limits.max_header_bytes) ec = http::error::header_limit;
+  impl_->collector.paused = false;
+  const size_t used = feed_all(impl_->collector, bytes, ec, [this] { return impl_->collector.paused; });
+  if (!ec && !complete() && !impl_->collector.paused && bytes.size() - used > impl_->limits.max_header_bytes)
+    ec = http::error::header_limit;
   if (ec) {
     impl_->failed = true;
     impl_->message = "The answer is not valid HTTP: " + ec.message();
   }
   return used;
 }
+
+void ResponseParser::pause() { impl_->collector.paused = true; }
 
 void ResponseParser::feed_eof() {
   if (impl_->failed || complete()) return;

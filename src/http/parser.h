@@ -67,13 +67,16 @@ class RequestParser {
 class ResponseParser {
  public:
   // `on_body` receives the body in order, without the chunk framing; false from it fails
-  // the parse with "stopped".
+  // the parse with "stopped". With pause() it gets no further piece for now.
   using BodyCallback = std::function<bool(std::string_view)>;
   // head_request: the answer to HEAD has no body whatever its header says.
   ResponseParser(const HttpLimits& limits, bool head_request, BodyCallback on_body);
   ~ResponseParser();
 
   size_t feed(std::string_view bytes);
+  // From within `on_body`: feed() stops behind this piece. The next one goes on, with
+  // what was left, whether or not there is more by then.
+  void pause();
   void feed_eof();  // the peer closed: ends a body without a length, fails anything else that is incomplete
 
   bool failed() const;

@@ -155,6 +155,51 @@ TEST(ResponseParser, ATruncatedAnswerFails) {
   EXPECT_TRUE(parser.failed());
 }
 
+TEST(ResponseParser, APauseStopsBehindEveryPiece) {
+  for (const char* head : {"Content-Length: 5\r\n\r\nhello", "\r\nhello",
+                           "Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"}) {
+    const std::string bytes = "HTTP/1.1 200 OK\r\n" + std::string(head);
+    for (size_t step = 1; step <= bytes.size(); ++step) {
+      std::string body;
+      int pieces = 0;
+      std::unique_ptr<ResponseParser> parser;
+      parser = std::make_unique<ResponseParser>(HttpLimits{}, false, [&](std::string_view piece) {
+        body += piece;
+        ++pieces;
+        parser->pause();
+        return true;
+      });
+      std::string pending;
+      for (size_t at = 0; at < bytes.size(); at += step) {
+        pending += bytes.substr(at, step);
+        for (int before = pieces - 1; before != pieces && !pending.empty();) {
+          before = pieces;
+          pending.erase(0, parser->feed(pending));
+          ASSERT_LE(pieces, before + 1);
+        }
+      }
+      parser->feed_eof();
+      EXPECT_TRUE(parser->complete()) << parser->error_message();
+      EXPECT_EQ(body, "hello");
+    }
+  }
+}
+
+TEST(ResponseParser, JudgesHeads) {
+  const HttpLimits limits{.max_header_bytes = 256, .max_headers = 4};
+  const std::string ok = "HTTP/1.1 200 OK\r\n";
+  for (const auto& [bytes, fails] : std::vector<std::pair<std::string, bool>>{
+           {ok + "a: b\r\na: b\r\na: b\r\nContent-Length: 0\r\n\r\n", false},
+           {ok + "a: b\r\na: b\r\na: b\r\na: b\r\nContent-Length: 0\r\n\r\n", true},
+           {ok + "a: " + std::string(300, 'b') + "\r\nContent-Length: 0\r\n\r\n", true},
+           {ok + "a: " + std::string(600, 'b'), true}}) {
+    ResponseParser parser(limits, false, nullptr);
+    parser.feed(bytes);
+    EXPECT_EQ(parser.failed(), fails) << bytes;
+    EXPECT_EQ(parser.complete(), !fails) << bytes;
+  }
+}
+
 TEST(SseParser, JoinsLinesAndSkipsComments) {
   SseParser parser(100);
   std::vector<std::string> events;
@@ -173,6 +218,30 @@ TEST(Message, PercentDecodeAndHeaderValues) {
   EXPECT_FALSE(percent_decode("a%2"));
   EXPECT_FALSE(percent_decode("%zz"));
   EXPECT_EQ(clean_header_value("a\r\nSet-Cookie: x"), "a  Set-Cookie: x");
+}
+
+TEST(Message, HeadersThatConcernOneConnection) {
+  const HttpHeaders headers = {{"Connection", " a ,,CLOSE,b"},
+                               {"A", "1"},
+                               {"bb", "2"},
+                               {"B", "3"},
+                               {"connection", "c"},
+                               {"C", "4"},
+                               {"TE", "t"},
+                               {"Trailer", "t"},
+                               {"Transfer-encoding", "t"},
+                               {"Upgrade", "t"},
+                               {"Close", "5"},
+                               {"Keep-Alive", "t"},
+                               {"PROXY-Anything", "t"},
+                               {"Proxy", "6"},
+                               {"D", "7"}};
+  EXPECT_EQ(end_to_end_headers(headers), (HttpHeaders{{"bb", "2"}, {"Proxy", "6"}, {"D", "7"}}));
+}
+
+TEST(Message, Tokens) {
+  for (const char* text : {"GET", "x-a", "!#$%&'*+-.^_`|~09azAZ"}) EXPECT_TRUE(is_token(text)) << text;
+  for (const char* text : {"", "a b", "a:", "a\r\n", "\"a\"", "a/b", "\xc3\xa4"}) EXPECT_FALSE(is_token(text)) << text;
 }
 
 }  // namespace
