@@ -337,12 +337,14 @@ TEST_F(UpstreamTest, TimeOfABodyIsThatWithoutAByteAndNotOfAListenerThatRests) {
   RawServer raw;
   const std::string begin = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
   auto resting = std::make_shared<Told>();
-  resting->at_piece = [](std::string_view) { return false; };
+  resting->at_piece = [&](std::string_view) { return resting->pieces.value() == 0; };
   const auto rests = upstream->call(raw.address(), get(), resting);
   RawPeer first = raw.accept();
   first.request();
-  first.send(begin + std::string(500, 'x'));
+  first.send(begin + "wanted");
   ASSERT_TRUE(resting->pieces.wait_for(1));
+  first.send("and no more");
+  ASSERT_TRUE(resting->pieces.wait_for(2));
   // Another one whose time begins later is over: so the first one's would be.
   const auto told = call(raw.address(), get());
   RawPeer second = raw.accept();
