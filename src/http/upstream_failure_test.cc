@@ -255,14 +255,18 @@ TEST_F(UpstreamTest, APeerThatIsGoneWithoutAWordWillBeNoticed) {
   const auto told = call(raw.address(), get());
   RawPeer peer = raw.accept();
   peer.request();
-  char remote[16];
-  std::snprintf(remote, sizeof remote, " 0100007F:%04X ", static_cast<unsigned>(raw.port()));
+  sockaddr_in client{};
+  socklen_t size = sizeof client;
+  ASSERT_EQ(::getpeername(peer.fd(), reinterpret_cast<sockaddr*>(&client), &size), 0);
+  char addresses[40];
+  std::snprintf(addresses, sizeof addresses, " 0100007F:%04X 0100007F:%04X 01 ", unsigned{ntohs(client.sin_port)},
+                static_cast<unsigned>(raw.port()));
   std::ifstream table("/proc/net/tcp");
   if (!table) GTEST_SKIP() << "no /proc/net/tcp";
   std::string line, ours;
   while (std::getline(table, line)) {
-    const size_t found = line.find(remote, 10);  // behind the local address
-    if (found != std::string::npos) ours = line.substr(found + 15);  // "st tx:rx tr:when ..."
+    const size_t found = line.find(addresses);
+    if (found != std::string::npos) ours = line.substr(found + 29);  // "01 tx:rx tr:when ..."
   }
   // The state is "established", the timer is that of probes, due in 15 s at most (in
   // hundredths).
@@ -333,12 +337,14 @@ TEST_F(UpstreamTest, TimeOfABodyIsThatWithoutAByteAndNotOfAListenerThatRests) {
   RawServer raw;
   const std::string begin = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
   auto resting = std::make_shared<Told>();
-  resting->at_piece = [](std::string_view) { return false; };
+  resting->at_piece = [&](std::string_view) { return resting->pieces.value() == 0; };
   const auto rests = upstream->call(raw.address(), get(), resting);
   RawPeer first = raw.accept();
   first.request();
-  first.send(begin + std::string(500, 'x'));
+  first.send(begin + "wanted");
   ASSERT_TRUE(resting->pieces.wait_for(1));
+  first.send("and no more");
+  ASSERT_TRUE(resting->pieces.wait_for(2));
   // Another one whose time begins later is over: so the first one's would be.
   const auto told = call(raw.address(), get());
   RawPeer second = raw.accept();
