@@ -9,9 +9,11 @@
 #include "apps/adapter_flags.h"
 #include "apps/console_log.h"
 #include "apps/kept_lengths.h"
+#include "apps/key_flags.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/registry_flag.h"
+#include "apps/simulation.h"
 #include "apps/stop_signals.h"
 #include "apps/text_loading.h"
 #include "apps/version.h"
@@ -43,7 +45,7 @@ struct ServeFlags {
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
-  std::string step_log, state_dir, registry;  // paths; empty: none
+  std::string step_log, state_dir, registry, cost_file;  // paths; empty: none
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -57,23 +59,18 @@ std::string last_component(std::string path) {
   return real.ok() ? base_name(*real) : last;
 }
 
-// As "$KEY" of a variable that is not set.
-bool blank(const std::string& text) { return text.find_first_not_of(" \t") == std::string::npos; }
-std::string refuse_key(const std::string& key) {
-  if (blank(key)) return "the key is empty; give one, or leave the option out for a server without";
-  const Status status = check_key(key);
-  return status.ok() ? "" : status.error().message;
-}
 std::string refuse_name(const std::string& name) {
-  if (blank(name)) return "the name is empty; give one, or leave the option out for the last part of the model's path";
+  if (is_blank(name))
+    return "the name is empty; give one, or leave the option out for the last part of the model's path";
   return is_printable(name, kMaxNameBytes) ? "" : kUnprintableName;
 }
 std::string refuse_empty_key_file(const std::string& path) {
-  return blank(path) ? "the path is empty; name a file of keys, or leave the option out for a server without" : "";
+  return is_blank(path) ? "the path is empty; name a file of keys, or leave the option out for a server without" : "";
 }
 
 std::string refuse_empty_registry(const std::string& path) {
-  return blank(path) ? "the path is empty; name a file, or leave the option out for a server that keeps nothing" : "";
+  return is_blank(path) ? "the path is empty; name a file, or leave the option out for a server that keeps nothing"
+                        : "";
 }
 
 Status read_keys(const std::string& path, std::vector<std::string>& keys) {
@@ -107,6 +104,10 @@ Status finish_serve_options(ServeFlags& flags) {
     serve.prefix_cache_scope = flags.prefix_cache_scope == "key" ? PrefixCacheScope::kKey : PrefixCacheScope::kServer;
   serve.pooling = flags.pooling == "mean" ? Pooling::kMean : Pooling::kLast;
   serve.vllm_metrics = !flags.no_vllm_metrics;
+  if (!flags.cost_file.empty()) {
+    TRY_ASSIGN(const Profile profile, find_profile(flags.cost_file));
+    serve.cost = profile_text(profile);
+  }
   serve.version = version_string();
   serve.commit = commit_string();
   serve.build = build_string();
@@ -130,6 +131,7 @@ void take_from_model(const EngineHost& host, bool with_defaults, ServeOptions& s
   serve.vocab_size = host.file().config.vocab;
   serve.end_ids = host.file().config.eos;
   serve.isa = host.isa();
+  serve.base_digest = host.weights().fingerprint();
 }
 
 // The adapters that are named one by one, and whether every --adapter-dir is a folder.
@@ -370,6 +372,10 @@ void add_log_options(CLI::App& command, ServeFlags& flags) {
   command
       .add_option("--step-log", flags.step_log,
                   "file that gets a line for every step: what it computed and how long that took")
+      ->group(kLogGroup);
+  command
+      .add_option("--cost-file", flags.cost_file,
+                  "profile of this machine (loralei profile) that a router is told what steps cost here by")
       ->group(kLogGroup);
   command
       .add_option("--state-dir", flags.state_dir,

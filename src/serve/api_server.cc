@@ -77,6 +77,7 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       apps_(context_),
       checks_(engine, clock, log),
       ids_(entropy()),
+      replica_page_(new_id()),
       pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text", &beats_) {}
 
 Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine& engine,
@@ -263,6 +264,11 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
       return models(*reply, speaks_anthropic(route.id, request));
     case RouteId::kModel:
       return model(*reply, route.name, speaks_anthropic(route.id, request));
+    case RouteId::kReplica: {
+      const bool ready = is_ready(impediments(state()));
+      return reply->json(200, replica_body(replica_page_, request.query, options_, engine_, ready,
+                                           replica_adapters(catalogue_->list(), adapters_.shown())));
+    }
     case RouteId::kAdapters:
       return reply->json(200, adapters_.list());
     case RouteId::kAdapterDelete:

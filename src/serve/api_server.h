@@ -33,6 +33,7 @@
 #include "serve/options.h"
 #include "serve/plan.h"
 #include "serve/readiness.h"
+#include "serve/replica_page.h"
 #include "serve/routes.h"
 #include "serve/server_facts.h"
 #include "serve/text_pool.h"
@@ -139,6 +140,7 @@ class ApiServer final : public HttpHandler {
   std::atomic<bool> draining_{false};
   std::mutex mutex_;
   Prng ids_;                              // guarded by mutex_
+  ReplicaPage replica_page_;              // behind what ids are made of
   std::set<std::string> unknown_fields_;  // logged already; guarded by mutex_
   bool down_ = false;                     // guarded by mutex_
   TextPool pool_;

@@ -46,6 +46,8 @@ struct ServeOptions {
   int metrics_adapters = 100;         // adapters with labels of their own in /metrics
   bool vllm_metrics = true;           // the aliases under vllm:
   int64_t ping_interval_ms = 15'000;  // silence after which a stream gets a comment
+  // For /v1/replica: the base's digest, and a profile of what steps cost here, as JSON.
+  std::string base_digest, cost;
   // For /version.
   std::string version, commit, build, isa;
 };

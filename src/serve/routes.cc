@@ -26,6 +26,7 @@ constexpr Row kRows[] = {
     {"GET", "/metrics", RouteId::kMetrics, kOpen},
     {"GET", "/v1/models", RouteId::kModels, kApi},
     {"GET", "/v1/models/{name}", RouteId::kModel, kApi},
+    {"GET", "/v1/replica", RouteId::kReplica, kApi},
     {"POST", "/v1/chat/completions", RouteId::kChat, kApi},
     {"POST", "/v1/completions", RouteId::kCompletions, kApi},
     {"POST", "/v1/responses", RouteId::kResponses, kApi},

@@ -26,6 +26,7 @@ enum class RouteId : unsigned char {
   kMetrics,
   kModels,
   kModel,
+  kReplica,
   kChat,
   kResponses,
   kMessages,

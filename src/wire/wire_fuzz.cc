@@ -8,9 +8,11 @@
 #include "wire/json_in.h"
 #include "wire/json_out.h"
 #include "wire/messages_api.h"
+#include "wire/replica_report.h"
 #include "wire/requests.h"
 #include "wire/responses.h"
 #include "wire/responses_api.h"
+#include "wire/route_facts.h"
 
 namespace {
 
@@ -62,6 +64,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   if (auto r = parse_chat_request(body); r.ok()) {
     check_fields(r->common);
+    const RouteFacts facts = read_route_facts(body);
+    CHECK(facts.model.model == r->common.model.model && facts.stream == r->common.stream);
     std::vector<AnswerChoice> choices(1);
     for (const WireMessage& message : r->prompt.messages) {
       CHECK(is_valid_utf8(message.content));
@@ -95,6 +99,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (auto r = parse_lora_scales_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_set_memory_request(body); !r.ok()) check_error(r.error());
   if (auto r = parse_app_state_request(body); !r.ok()) check_error(r.error());
+
+  read_route_facts(body);
+  if (const auto report = parse_replica_report(body); report.ok()) {
+    const auto again = parse_replica_report(replica_report_body(*report));
+    CHECK(again.ok() && *again == *report);
+  }
+  if (const auto names = parse_model_list(body); !names.ok()) CHECK(!names.error().message.empty());
 
   // The writer on raw bytes: always valid JSON, and text that is valid comes
   // back as it was.

@@ -17,11 +17,16 @@ START_SECONDS = 120
 
 
 class LiveServer:
-    def __init__(self, *flags, model="demo/model", adapters="demo/adapters", before=None):
-        command = [str(BINARY), "serve", *([str(ROOT / model)] if model else []), "--port", "0"]  # None: a flag names it
+    def __init__(self, *flags, model="demo/model", adapters="demo/adapters", before=None, port=0):
+        command = ["serve", *([str(ROOT / model)] if model else []), "--port", str(port)]  # None: a flag names it
         if adapters:
             command += ["--adapter-dir", str(ROOT / adapters)]
-        self.process = subprocess.Popen(command + list(flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        self.start(command + list(flags), before)
+        self.wait_ready()
+
+    def start(self, command, before=None):
+        """Until it says where it listens."""
+        self.process = subprocess.Popen([str(BINARY), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                         preexec_fn=before)
         self.lines = []
         found = queue.Queue()
@@ -39,8 +44,8 @@ class LiveServer:
         port = found.get(timeout=START_SECONDS)
         if port is None:
             raise RuntimeError("the server did not start:\n" + "\n".join(self.lines))
+        self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        self.wait_ready()
 
     def wait_ready(self):
         deadline = time.monotonic() + START_SECONDS
@@ -88,6 +93,26 @@ class LiveServer:
             code = self.process.wait()
         self.reader.join(timeout=5)
         return code
+
+
+class LiveRouter(LiveServer):
+    """A running `loralei route` in front of such servers."""
+
+    def __init__(self, replicas, *flags):
+        named = [word for replica in replicas for word in ("--replica", replica.url)]
+        self.start(["route", "--port", "0", *named, *flags])
+
+    def replicas(self):
+        return self.request("GET", "/v1/replicas")[2]["data"]
+
+    def wait_up(self, count, seconds=60):
+        """Seconds until so many replicas are up."""
+        begin = time.monotonic()
+        while sum(row["state"] in ("up", "returning") for row in self.replicas()) != count:
+            if time.monotonic() > begin + seconds:
+                raise AssertionError(f"not {count} replicas are up: {self.replicas()}")
+            time.sleep(0.02)
+        return time.monotonic() - begin
 
 
 def parse(data):

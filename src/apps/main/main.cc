@@ -70,6 +70,7 @@ int main(int argc, char** argv) {
     add_profile_command(app, exit_code);
     add_workload_command(app, exit_code);
     add_simulate_command(app, exit_code);
+    add_route_command(app, exit_code);
     std::vector<std::string> words(argv + 1, argv + argc);
     const auto is_first = [&words](const CLI::App* command) { return command->get_name() == words[0]; };
     const auto chosen = words.empty() ? std::vector<CLI::App*>() : app.get_subcommands(is_first);

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/fan_out.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "wire/errors.h"
+
+namespace loralei {
+namespace {
+
+constexpr size_t kAnswerBytesMost = 64 * 1024;
+constexpr size_t kToldBytes = 300;  // of what a replica said, in an error
+
+class FanOut final : public std::enable_shared_from_this<FanOut> {
+ public:
+  FanOut(const FanOutWorld& world, FanOutRequest request, std::shared_ptr<ResponseWriter> writer)
+      : world_(world), request_(std::move(request)), writer_(std::move(writer)) {}
+
+  void start() {
+    const std::vector<ReplicaState> states = world_.fleet.states();
+    std::vector<size_t> asked;
+    for (size_t i = 0; i < states.size(); ++i) {
+      const bool there = states[i].health == HealthState::kUp || states[i].health == HealthState::kReturning;
+      if (there) asked.push_back(i);
+    }
+    all_ = states.size();
+    if (asked.empty()) {
+      const ApiError error = api_error_of_status(503, "No replica is up; send it again later.");
+      return answer(error.status, {{"Content-Type", "application/json"}}, error_body(error));
+    }
+    said_.resize(asked.size());
+    missing_ = asked.size();
+    const auto body = std::make_shared<const std::string>(std::move(request_.http.body));
+    for (size_t i = 0; i < asked.size(); ++i) {
+      said_[i].replica = asked[i];
+      UpstreamRequest request{.method = request_.http.method, .target = request_.http.target};
+      for (const auto& header : request_.http.headers) {
+        if (!equals_ignoring_case(header.first, "host") && !equals_ignoring_case(header.first, "accept-encoding"))
+          request.headers.push_back(header);
+      }
+      if (!body->empty()) request.body = body;
+      world_.upstream.call(world_.fleet.address(asked[i]), std::move(request),
+                           std::make_shared<Listener>(shared_from_this(), i));
+    }
+  }
+
+ private:
+  struct Said {
+    size_t replica = 0;
+    int status = 0;  // 0: it broke off
+    HttpHeaders headers;
+    std::string body;
+  };
+  class Listener final : public UpstreamListener {
+   public:
+    Listener(std::shared_ptr<FanOut> all, size_t place) : all_(std::move(all)), place_(place) {}
+    void on_head(int status, const HttpHeaders& headers) override {
+      said_.status = status;
+      said_.headers = headers;
+    }
+    bool on_body(std::string_view piece) override {
+      said_.body += piece.substr(0, kAnswerBytesMost - std::min(kAnswerBytesMost, said_.body.size()));
+      return true;
+    }
+    void on_end() override { all_->answered(place_, std::move(said_)); }
+    void on_failure(const UpstreamFailure& failure) override {
+      said_.status = 0;
+      said_.body = failure.error.message;
+      all_->answered(place_, std::move(said_));
+    }
+
+   private:
+    const std::shared_ptr<FanOut> all_;
+    const size_t place_;
+    Said said_;
+  };
+
+  void answered(size_t place, Said said) {
+    {
+      const std::lock_guard lock(mutex_);
+      said.replica = said_[place].replica;
+      said_[place] = std::move(said);
+      if (--missing_ > 0) return;
+    }
+    const auto done = std::find_if(said_.begin(), said_.end(), [](const Said& one) { return one.status / 100 == 2; });
+    const Said& first = done != said_.end() ? *done : said_.front();
+    // Who does not have what is to be removed has done it.
+    const bool removes = request_.http.method == "DELETE" || request_.http.path.find("/unload_") != std::string::npos;
+    const bool agree =
+        first.status != 0 && std::all_of(said_.begin(), said_.end(), [&](const Said& other) {
+          return other.status == first.status || (removes && first.status / 100 == 2 && other.status == 404);
+        });
+    if (agree) {
+      return answer(first.status, {{"Content-Type", std::string(find_header(first.headers, "content-type"))}},
+                    first.body);
+    }
+    std::string what = "The replicas did not all do the same; send it again when they can.";
+    for (const Said& one : said_) {
+      what += " " + address_text(world_.fleet.address(one.replica)) +
+              (one.status == 0 ? " broke off: " : " answered with status " + std::to_string(one.status) + ": ") +
+              one.body.substr(0, kToldBytes);
+    }
+    const ApiError error = api_error_of_status(502, what);
+    answer(error.status, {{"Content-Type", "application/json"}}, error_body(error));
+  }
+
+  void answer(int status, HttpHeaders headers, std::string body) {
+    headers.emplace_back("X-Request-Id", request_.id);
+    headers.emplace_back("X-Loralei-Replicas", std::to_string(said_.size()) + " of " + std::to_string(all_));
+    world_.metrics.request_done(request_.route, status);
+    writer_->respond(status, std::move(headers), std::move(body));
+  }
+
+  const FanOutWorld world_;
+  FanOutRequest request_;
+  const std::shared_ptr<ResponseWriter> writer_;
+  std::mutex mutex_;
+  std::vector<Said> said_;
+  size_t missing_ = 0, all_ = 0;
+};
+
+}  // namespace
+
+void start_fan_out(const FanOutWorld& world, FanOutRequest request, std::shared_ptr<ResponseWriter> writer) {
+  std::make_shared<FanOut>(world, std::move(request), std::move(writer))->start();
+}
+
+}  // namespace loralei

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fleet: the replicas behind a router: which there are and how they are, which adapters
+// each has, what each has to do, and where the next request goes (route/policy).
+//
+// What a router knows of a replica: the requests it sent there, as sums (ReplicaLoad);
+// what its reports say (wire/replica_report); whether it answers (ReplicaHealth). How
+// long an answer will be, and how many tokens a text has, it learns from those that
+// ended.
+//
+// Thread-safe: one lock, held for some microseconds.
+// Ownership: borrows clock and log.
+// Invariants: what place() counts, ended() takes back, once; a pick costs the same
+// whatever the number of requests and of adapters; an adapter costs a byte for each
+// replica, and once its name.
+// Failure: place() answers kUnavailable where nobody can be asked, and kOverloaded where
+// requests are shed; kNotFound never: a name that nobody is known to have is for a
+// replica to refuse, which may have it since its last report.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <queue>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cost/profile.h"
+#include "http/upstream.h"
+#include "route/policy.h"
+#include "router/replica_health.h"
+#include "wire/replica_report.h"
+#include "wire/route_facts.h"
+
+namespace loralei {
+
+struct FleetOptions {
+  RoutePolicy policy = RoutePolicy::kRankAware;
+  RouteObjectives objectives;  // of requests that state none
+  bool shed = false;           // refuse what nobody can serve within its objectives
+  Profile profile;             // of replicas that do not say what their steps cost
+  HealthOptions health;
+  uint64_t seed = 1;
+};
+
+// What is known of a request when it is sent somewhere.
+struct RouteQuery {
+  const RouteFacts* facts = nullptr;
+  RouteObjectives objectives;
+  std::span<const size_t> tried = {};  // replicas that are not to be asked again
+};
+
+// A request on a replica, until ended().
+struct Placed {
+  size_t replica = 0;
+  RequestId id;
+  bool known = true;             // the replica is known to have what the request names
+  bool meets_objectives = true;  // as predicted
+};
+
+// What an answer said of itself, as far as it did.
+struct AnswerCounts {
+  int64_t prompt_tokens = 0, output_tokens = 0;  // 0: not known
+};
+
+// A replica as it is shown.
+struct ReplicaState {
+  std::string name;  // host:port
+  HealthState health = HealthState::kUnknown;
+  std::string why;                // its last failure; empty: none, or it was heard since
+  int32_t sent = 0, waiting = 0;  // requests of this router that are there, and of these without a token
+  int32_t reported_running = 0, reported_waiting = 0;
+  int32_t sequences_max = 0;
+  size_t adapters = 0, adapters_in_memory = 0, adapters_on_device = 0;
+  uint64_t picks = 0, failures = 0;
+  bool reports = true;  // false: a server of another make, of which only the models are known
+  bool own_cost = false;
+};
+
+class Fleet {
+ public:
+  Fleet(const FleetOptions& options, const Clock& clock, LogSink& log);
+
+  size_t add(const UpstreamAddress& address);  // before everything else
+  size_t size() const { return replicas_.size(); }
+  const UpstreamAddress& address(size_t replica) const { return replicas_.at(replica).address; }
+
+  Result<Placed> place(const RouteQuery& query);
+  void answers(const Placed& placement);  // its first bytes have come
+  // `counts` where a whole answer came.
+  void ended(const Placed& placement, const std::optional<AnswerCounts>& counts);
+
+  // Of looks at the replica. `asked_since`: the cursor it was asked with.
+  void take(size_t replica, const ReplicaReport& report);
+  void take(size_t replica, const ModelNames& names);  // of a server that makes no reports
+  void failed(size_t replica, const std::string& why);
+  void not_ready(size_t replica, const std::string& why);
+  // What to ask for next: the boot and cursor of what was taken.
+  std::string report_query(size_t replica) const;
+
+  bool any_usable() const;
+  std::vector<ReplicaState> states() const;
+  std::vector<std::string> base_names() const;     // of replicas that are up
+  std::vector<std::string> adapter_names() const;  // likewise, sorted
+  bool knows(const std::string& name) const;
+  uint64_t shed() const;
+  uint64_t missed() const;       // placed where they will miss their objectives, as predicted
+  int64_t memory_bytes() const;  // of adapters' names and places
+
+ private:
+  static constexpr uint8_t kAbsent = 0xff;  // else a ReplicaTier
+  struct Replica {
+    UpstreamAddress address;
+    ReplicaHealth health;
+    std::string why;
+    ReplicaLoad load;
+    std::string boot;
+    uint64_t cursor = 0;
+    bool reports = true;
+    std::vector<std::string> models;
+    int32_t sequences_max, reported_running = 0, reported_waiting = 0;
+    int32_t others = 0;  // requests there that came another way, by its last report
+    int64_t kv_tokens;
+    std::vector<uint8_t> tiers;      // by adapter
+    std::optional<Profile> profile;  // its own
+    std::string cost;                // that this was read from
+    size_t counts[3] = {};           // of adapters, by tier
+    uint64_t picks = 0;
+  };
+  struct Adapter {
+    const std::string* name = nullptr;  // in names_
+    int32_t rank = 0;
+    int64_t bytes = 0;
+    int32_t replicas = 0;  // that have it
+    int32_t requests = 0;  // that count as its
+  };
+  struct Sent {
+    size_t replica = 0;
+    double text_bytes = 0;
+    AdapterSourceId adapter;
+  };
+  // A request whose answer comes at once: from then on it counts as one that decodes.
+  struct Begins {
+    int64_t at_ns = 0;
+    RequestId id;
+    friend bool operator>(const Begins& a, const Begins& b) { return a.at_ns > b.at_ns; }
+  };
+  struct Wanted {
+    std::vector<size_t> adapters;  // known ones
+    bool unknown = false;          // names one that nobody is known to have
+  };
+
+  uint32_t adapter_of(const std::string& name);  // made where it is not there
+  void put(Replica& replica, const std::string& name, uint8_t tier);
+  void release(uint32_t place);  // where neither replicas nor requests need it
+  void forget_adapters(Replica& replica);
+  void take_cost(Replica& replica, const std::string& cost);
+  Wanted wanted_by(const RouteFacts& facts) const;
+  bool has(const Replica& replica, const Wanted& wanted) const;
+  double adapter_s(const Replica& replica, const Wanted& wanted) const;
+  RoutedRequest request_of(const RouteFacts& facts, const Wanted& wanted) const;
+  void offer(const RouteQuery& query, const Wanted& wanted, bool knowing, int64_t now_ns);
+  void begin_due(int64_t now_ns);
+  bool is_base(const std::string& name) const;
+  const Profile& profile_of(const Replica& replica) const {
+    return replica.profile ? *replica.profile : options_.profile;
+  }
+
+  const FleetOptions options_;
+  const Clock& clock_;
+  LogSink& log_;
+  mutable std::mutex mutex_;
+  RoutePicker picker_;
+  std::vector<Replica> replicas_;
+  std::map<std::string, uint32_t, std::less<>> names_;  // to a place in adapters_; never removed while a replica has it
+  std::vector<Adapter> adapters_;
+  std::vector<uint32_t> free_adapters_;
+  std::unordered_map<RequestId, Sent> sent_;
+  std::priority_queue<Begins, std::vector<Begins>, std::greater<>> begins_;
+  std::vector<RouteCandidate> candidates_;
+  std::vector<size_t> candidate_replicas_;
+  uint64_t next_id_ = 1, shed_ = 0, missed_ = 0;
+  double bytes_per_token_, answer_tokens_;  // means over what ended lately
+};
+
+}  // namespace loralei

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/relay.h"
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "router/answer_reader.h"
+#include "wire/messages_api.h"
+#include "wire/responses.h"
+#include "wire/route_facts.h"
+
+namespace loralei {
+namespace {
+
+constexpr size_t kWholeBytes = 1024 * 1024;  // of an answer that is passed on as a whole; a longer one as it comes
+constexpr int kRetryAfterS = 1;
+constexpr double kSeconds = 1e-9;
+
+bool is_event_stream(const HttpHeaders& headers) {
+  return find_header(headers, "content-type").starts_with("text/event-stream");
+}
+
+// A replica that cannot take the request now, or not yet.
+bool passes_it_on(int status, bool names_adapters) {
+  return status == 429 || status == 502 || status == 503 || status == 504 || (status == 404 && names_adapters);
+}
+
+HttpHeaders headers_to_replica(const RelayRequest& request) {
+  HttpHeaders headers;
+  for (const auto& [name, value] : request.http.headers) {
+    // An answer that is encoded could not be cut behind its events.
+    const bool ours = equals_ignoring_case(name, "host") || equals_ignoring_case(name, "accept-encoding") ||
+                      equals_ignoring_case(name, "x-request-id");
+    if (!ours) headers.emplace_back(name, value);
+  }
+  headers.emplace_back("X-Request-Id", request.id);
+  headers.emplace_back("X-Forwarded-For", request.http.peer);
+  return headers;
+}
+
+// The head's own length and end are the server's business here.
+HttpHeaders headers_to_client(const HttpHeaders& headers) {
+  HttpHeaders passed;
+  for (const auto& header : headers) {
+    const bool ours = equals_ignoring_case(header.first, "content-length") ||
+                      equals_ignoring_case(header.first, "date") || equals_ignoring_case(header.first, "server");
+    if (!ours) passed.push_back(header);
+  }
+  return passed;
+}
+
+// Not that it is slow: its looks (ReplicaWatch) tell whether it is there. Nor that we
+// have no descriptors.
+bool is_its_fault(const UpstreamFailure& failure) {
+  const ErrorCode code = failure.error.code;
+  return code == ErrorCode::kUnavailable || code == ErrorCode::kIo ||
+         (code == ErrorCode::kDeadline && failure.stage == UpstreamStage::kConnect);
+}
+
+// An answer as a whole.
+struct Answer {
+  int status = 0;
+  HttpHeaders headers;
+  std::string body;
+};
+
+class Relay final : public RelayBoard::Entry, public std::enable_shared_from_this<Relay> {
+ public:
+  Relay(const RelayWorld& world, RelayRequest request, std::shared_ptr<ResponseWriter> writer)
+      : world_(world), request_(std::move(request)), writer_(std::move(writer)), arrived_ns_(world.clock.now_ns()) {}
+
+  ~Relay() override { world_.board.remove(this); }
+
+  void start() {
+    world_.board.add(shared_from_this());
+    body_ = std::make_shared<const std::string>(std::move(request_.http.body));
+    facts_ = read_route_facts(*body_);
+    writer_->on_closed([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->client_left();
+    });
+    next_attempt();
+  }
+
+  // It may be that it computes; but a client that has nothing yet need not wait for that.
+  void replica_lost(size_t replica) override {
+    std::unique_lock lock(mutex_);
+    const bool content = streams_ && reader_ && reader_->has_content();
+    if (done_ || current_ == RequestId() || placed_.replica != replica || content) return;
+    if (tried_.size() > static_cast<size_t>(world_.retries)) return;
+    const Placed place = placed_;
+    const std::shared_ptr<UpstreamCall> call = call_;
+    lock.unlock();
+    if (!leave_attempt(place, AttemptEnd::kFailed)) return;
+    if (call) call->cancel();
+    next_attempt();
+  }
+
+ private:
+  // What Upstream tells of one attempt.
+  class Attempt final : public UpstreamListener {
+   public:
+    Attempt(std::shared_ptr<Relay> relay, const Placed& placement) : relay_(std::move(relay)), place_(placement) {}
+    void on_head(int status, const HttpHeaders& headers) override { relay_->on_head(place_, status, headers); }
+    bool on_body(std::string_view piece) override { return relay_->on_body(place_, piece); }
+    void on_end() override { relay_->on_end(place_); }
+    void on_failure(const UpstreamFailure& failure) override { relay_->on_failure(place_, failure); }
+
+   private:
+    const std::shared_ptr<Relay> relay_;
+    const Placed place_;
+  };
+
+  bool names_adapters(const Placed& place) const {
+    return !place.known || !facts_.model.adapters.empty() || !facts_.model.model.empty();
+  }
+
+  // Not with the lock held: Upstream may tell of the attempt before call() returns.
+  void next_attempt() {
+    RouteQuery query{.facts = &facts_, .objectives = request_.objectives, .tried = tried_};
+    const int64_t begin_ns = world_.clock.now_ns();
+    const Result<Placed> place = world_.fleet.place(query);
+    world_.metrics.pick(static_cast<double>(world_.clock.now_ns() - begin_ns) * kSeconds);
+    if (!place.ok()) return give_up(place.error());
+    {
+      const std::lock_guard lock(mutex_);
+      if (done_) return world_.fleet.ended(*place, std::nullopt);
+      if (!tried_.empty()) world_.metrics.retried();
+      tried_.push_back(place->replica);
+      current_ = place->id;
+      placed_ = *place;
+      reader_.reset();
+      answer_ = {};
+      refused_ = false;
+    }
+    UpstreamRequest request{.method = request_.http.method, .target = request_.http.target};
+    request.headers = headers_to_replica(request_);
+    if (!body_->empty()) request.body = body_;
+    request.idempotent = true;  // nothing is done there but computing, and no byte of it has been seen
+    auto call = world_.upstream.call(world_.fleet.address(place->replica), std::move(request),
+                                     std::make_shared<Attempt>(shared_from_this(), *place));
+    bool late = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (current_ == place->id) call_ = call;
+      late = done_;
+    }
+    if (late) call->cancel();
+  }
+
+  void on_head(const Placed& place, int status, const HttpHeaders& headers) {
+    const std::lock_guard lock(mutex_);
+    if (done_ || current_ != place.id) return;
+    answer_.status = status;
+    answer_.headers = headers_to_client(headers);
+    reader_.emplace(is_event_stream(headers));
+    streams_ = is_event_stream(headers);
+    refused_ = passes_it_on(status, names_adapters(place)) && !streams_;
+  }
+
+  bool on_body(const Placed& place, std::string_view piece) {
+    std::unique_lock lock(mutex_);
+    if (done_ || current_ != place.id) return true;
+    if (!streams_) {
+      answer_.body += reader_->take(piece);
+      if (answer_.body.size() <= kWholeBytes) return true;
+      streams_ = true;  // longer than what is kept: it passes as it comes
+      return pass(lock, std::exchange(answer_.body, {}));
+    }
+    const bool began = reader_->has_content();
+    const std::string_view whole = reader_->take(piece);
+    if (!began && reader_->has_content()) note_first();
+    return whole.empty() || pass(lock, whole);
+  }
+
+  // To the client; false: it has enough for now.
+  bool pass(std::unique_lock<std::mutex>& lock, std::string_view bytes) {
+    begin();
+    if (!writer_->write(bytes)) return true;  // it has left, or is too slow: client_left() is told
+    if (writer_->wants_more()) return true;
+    const std::shared_ptr<ResponseWriter> writer = writer_;
+    lock.unlock();
+    writer->on_room([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->client_has_room();
+    });
+    return false;
+  }
+
+  // After comments alone the head has gone already.
+  void begin() {
+    if (begun_) return;
+    begun_ = true;
+    begun_events_ = is_event_stream(answer_.headers);
+    writer_->start_stream(answer_.status, answer_.headers);
+  }
+
+  void note_first() {
+    if (first_noted_) return;
+    first_noted_ = true;
+    world_.metrics.first_bytes(static_cast<double>(world_.clock.now_ns() - arrived_ns_) * kSeconds);
+    world_.fleet.answers(placed_);
+  }
+
+  void on_end(const Placed& place) {
+    std::unique_lock lock(mutex_);
+    if (done_ || current_ != place.id) return;
+    // A head that went with comments was one of events; nothing else fits behind it.
+    const bool misfits = begun_ && !streams_;
+    if ((refused_ || misfits) && tried_.size() <= static_cast<size_t>(world_.retries)) {
+      refusal_ = std::move(answer_);
+      lock.unlock();
+      if (leave_attempt(place, AttemptEnd::kRefused)) next_attempt();
+      return;
+    }
+    if (misfits) {
+      const int status = answer_.status;
+      lock.unlock();
+      if (!leave_attempt(place, AttemptEnd::kRefused)) return;
+      return give_up(io_error("Its replica answers with status " + std::to_string(status) + "."));
+    }
+    const bool good = answer_.status < 400;
+    const AnswerCounts counts = reader_->counts();
+    if (streams_) {
+      const std::string_view rest = reader_->rest();
+      begin();
+      if (!rest.empty()) writer_->write(rest);
+    }
+    const std::shared_ptr<ResponseWriter> writer = finish_locked(answer_.status);
+    const bool streamed = std::exchange(streams_, false);
+    Answer answer = std::move(answer_);
+    lock.unlock();
+    if (good && request_.body_instead) answer.body = request_.body_instead();
+    world_.fleet.ended(place, good ? std::optional(counts) : std::nullopt);
+    world_.metrics.attempt_done(address_text(world_.fleet.address(place.replica)),
+                                refused_ ? AttemptEnd::kRefused : AttemptEnd::kAnswered);
+    if (streamed) return writer->finish();
+    if (good) world_.metrics.first_bytes(static_cast<double>(world_.clock.now_ns() - arrived_ns_) * kSeconds);
+    writer->respond(answer.status, std::move(answer.headers), std::move(answer.body));
+  }
+
+  void on_failure(const Placed& place, const UpstreamFailure& failure) {
+    std::unique_lock lock(mutex_);
+    if (done_ || current_ != place.id) return;
+    const bool stopping = failure.error.code == ErrorCode::kCancelled;
+    const bool slow = failure.error.code == ErrorCode::kDeadline && failure.stage != UpstreamStage::kConnect;
+    const bool content = reader_ && streams_ && reader_->has_content();
+    const bool again = !stopping && !slow && !content && tried_.size() <= static_cast<size_t>(world_.retries);
+    lock.unlock();
+    if (is_its_fault(failure)) world_.fleet.failed(place.replica, failure.error.message);
+    if (!leave_attempt(place, AttemptEnd::kFailed)) return;
+    if (again) return next_attempt();
+    give_up(slow ? Error{ErrorCode::kDeadline, failure.error.message} : failure.error);
+  }
+
+  // False: somebody else did.
+  bool leave_attempt(const Placed& place, AttemptEnd end) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (current_ != place.id) return false;
+      current_ = RequestId();
+      call_.reset();
+    }
+    world_.fleet.ended(place, std::nullopt);
+    world_.metrics.attempt_done(address_text(world_.fleet.address(place.replica)), end);
+    return true;
+  }
+
+  // Nobody is left to ask. What the last one said is the answer, where one said
+  // something.
+  void give_up(const Error& error) {
+    std::unique_lock lock(mutex_);
+    if (done_) return;
+    if (begun_) return cut_off(lock, error);
+    if (refusal_) {
+      Answer answer = *std::move(refusal_);
+      const auto writer = finish_locked(answer.status);
+      lock.unlock();
+      writer->respond(answer.status, std::move(answer.headers), std::move(answer.body));
+      return;
+    }
+    ApiError told = to_api_error(error);
+    if (error.code == ErrorCode::kIo) told.status = 502;
+    if (error.code == ErrorCode::kDeadline) told.status = 504;
+    HttpHeaders headers = {{"Content-Type", "application/json"}, {"X-Request-Id", request_.id}};
+    if (told.status == 429 || told.status == 503) headers.emplace_back("Retry-After", std::to_string(kRetryAfterS));
+    const auto writer = finish_locked(told.status);
+    lock.unlock();
+    log_end(error.message);
+    writer->respond(told.status, std::move(headers), relay_error_body(request_.form, told, request_.id));
+  }
+
+  // Behind what the client has of the answer.
+  void cut_off(std::unique_lock<std::mutex>& lock, const Error& error) {
+    const auto writer = finish_locked(0);
+    lock.unlock();
+    log_end(error.message);
+    if (!begun_events_) return;  // dropped without an end: the connection is cut
+    ApiError told = to_api_error(error);
+    told.message =
+        "The replica that computed this answer broke off; what came so far is not all of it. " + told.message;
+    const std::string body = relay_error_body(request_.form, told, request_.id);
+    writer->write(request_.form == RelayForm::kAnthropic ? "event: error\n" + sse_event(body) : sse_event(body));
+    writer->finish();
+  }
+
+  void client_left() {
+    std::unique_lock lock(mutex_);
+    if (done_) return;
+    const Placed place = placed_;
+    const bool placed = current_ != RequestId();
+    const std::shared_ptr<UpstreamCall> call = std::move(call_);
+    finish_locked(0);
+    lock.unlock();
+    if (call) call->cancel();
+    if (!placed) return;
+    world_.fleet.ended(place, std::nullopt);
+    world_.metrics.attempt_done(address_text(world_.fleet.address(place.replica)), AttemptEnd::kLeft);
+  }
+
+  void client_has_room() {
+    std::shared_ptr<UpstreamCall> call;
+    {
+      const std::lock_guard lock(mutex_);
+      call = call_;
+    }
+    if (call) call->resume();
+  }
+
+  // Nothing that is told from now on counts. The status that the client has; 0: none.
+  std::shared_ptr<ResponseWriter> finish_locked(int status) {
+    done_ = true;
+    current_ = RequestId();
+    world_.metrics.request_done(request_.route, status);
+    return std::move(writer_);
+  }
+
+  void log_end(const std::string& why) {
+    world_.log.event(LogLevel::kWarning, "request failed",
+                     {{"id", request_.id}, {"route", request_.route}, {"attempts", tried_.size()}}, why);
+  }
+
+  const RelayWorld world_;
+  RelayRequest request_;
+  std::shared_ptr<const std::string> body_;
+  RouteFacts facts_;  // borrows body_
+  std::mutex mutex_;
+  std::shared_ptr<ResponseWriter> writer_;  // until done_
+  const int64_t arrived_ns_;
+  std::vector<size_t> tried_;  // only by the attempt that is under way
+  Placed placed_;
+  RequestId current_;  // of the attempt that counts; none: between two, or done
+  std::shared_ptr<UpstreamCall> call_;
+  std::optional<AnswerReader> reader_;
+  Answer answer_;
+  std::optional<Answer> refusal_;  // what the last replica that could not take it said
+  bool streams_ = false;           // the answer passes as it comes
+  bool refused_ = false, begun_ = false, begun_events_ = false, first_noted_ = false, done_ = false;
+};
+
+}  // namespace
+
+std::string relay_error_body(RelayForm form, const ApiError& error, const std::string& id) {
+  return form == RelayForm::kAnthropic ? anthropic_error_body(error, id) : error_body(error);
+}
+
+void RelayBoard::add(const std::shared_ptr<Entry>& entry) {
+  const std::lock_guard lock(mutex_);
+  entries_[entry.get()] = entry;
+}
+
+void RelayBoard::remove(const Entry* entry) {
+  const std::lock_guard lock(mutex_);
+  entries_.erase(entry);
+}
+
+void RelayBoard::lost(size_t replica) {
+  std::vector<std::shared_ptr<Entry>> entries;
+  {
+    const std::lock_guard lock(mutex_);
+    entries.reserve(entries_.size());
+    for (const auto& [key, weak] : entries_) {
+      if (auto entry = weak.lock()) entries.push_back(std::move(entry));
+    }
+  }
+  for (const std::shared_ptr<Entry>& entry : entries) entry->replica_lost(replica);
+}
+
+void start_relay(const RelayWorld& world, RelayRequest request, std::shared_ptr<ResponseWriter> writer) {
+  std::make_shared<Relay>(world, std::move(request), std::move(writer))->start();
+}
+
+}  // namespace loralei

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Relay: one request on its way to a replica and its answer on the way back.
+//
+//   client ──► start_relay() ──► Fleet::place() ──► Upstream ──► replica
+//   client ◄── ResponseWriter ◄── AnswerReader ◄── UpstreamListener ◄──┘
+//
+// A request whose replica breaks off, or says that it cannot take it, is sent to another
+// one as long as nothing but comments has gone to the client. After that a stream gets
+// one error event behind its last whole event, and anything else is cut off.
+//
+// Thread: start_relay() from an I/O thread of the server; the rest by itself, on the
+// threads of Upstream and of the server. Never blocks.
+// Ownership: keeps itself until its answer has ended; borrows what RelayWorld names,
+// which outlives Upstream.
+// Invariants: every request has one answer, or its connection is cut; what Fleet::place()
+// counted is taken back once; a client that is slow makes its replica wait, one that
+// leaves cancels its request there.
+// Failure: told to the client, in its API's form.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "http/server.h"
+#include "http/upstream.h"
+#include "router/fleet.h"
+#include "router/router_metrics.h"
+#include "wire/errors.h"
+
+namespace loralei {
+
+// Whose clients ask: in what form they read an error.
+enum class RelayForm : uint8_t { kOpenAi, kAnthropic };
+
+// Requests that are on replicas, to be told when one of these does not answer any more.
+// Thread-safe.
+class RelayBoard {
+ public:
+  class Entry {
+   public:
+    virtual ~Entry() = default;
+    virtual void replica_lost(size_t replica) = 0;
+  };
+  void add(const std::shared_ptr<Entry>& entry);
+  void remove(const Entry* entry);
+  // Those of which nothing has gone to their clients go elsewhere.
+  void lost(size_t replica);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const Entry*, std::weak_ptr<Entry>> entries_;
+};
+
+struct RelayWorld {
+  Fleet& fleet;
+  Upstream& upstream;
+  RouterMetrics& metrics;
+  const Clock& clock;
+  LogSink& log;
+  RelayBoard& board;
+  int retries = 2;  // on other replicas
+};
+
+struct RelayRequest {
+  HttpRequest http;
+  std::string id;  // X-Request-Id
+  const char* route = "";
+  RelayForm form = RelayForm::kOpenAi;
+  RouteObjectives objectives;
+  // Of an answer that is good: what its body is instead (the replica's word is that this
+  // client may have it). Absent: it is its own.
+  std::function<std::string()> body_instead = {};
+};
+
+void start_relay(const RelayWorld& world, RelayRequest request, std::shared_ptr<ResponseWriter> writer);
+
+// What an error looks like to such a client.
+std::string relay_error_body(RelayForm form, const ApiError& error, const std::string& id);
+
+}  // namespace loralei

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/router_server.h"
+
+#include <ctime>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "router/fan_out.h"
+#include "serve/request_slo.h"
+#include "wire/errors.h"
+#include "wire/json_out.h"
+#include "wire/responses.h"
+
+namespace loralei {
+namespace {
+
+constexpr double kNs = 1e-9;
+
+enum class RouteKind : unsigned char {
+  kSent,
+  kSpread,
+  kIndex,
+  kHealth,
+  kReady,
+  kVersion,
+  kMetrics,
+  kModels,
+  kReplicas
+};
+
+std::string without_last_slash(std::string_view path) {
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  return std::string(path);
+}
+
+uint64_t entropy() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+struct RouterServer::Route {
+  const char* method;
+  const char* pattern;  // a path, or the beginning of one where it ends with '*'
+  RouteKind kind;
+  RouteClass access;  // of what the router answers itself
+  RelayForm form = RelayForm::kOpenAi;
+
+  bool fits(std::string_view path) const {
+    const std::string_view wanted = pattern;
+    if (!wanted.ends_with('*')) return path == wanted;
+    return path.size() >= wanted.size() && path.starts_with(wanted.substr(0, wanted.size() - 1));
+  }
+};
+
+const RouterServer::Route* RouterServer::find_route(const HttpHead& head) {
+  constexpr RouteClass kOpen = RouteClass::kOpen, kAdmin = RouteClass::kAdmin;
+  static constexpr Route kRoutes[] = {
+      {"POST", "/v1/chat/completions", RouteKind::kSent, kOpen},
+      {"POST", "/v1/completions", RouteKind::kSent, kOpen},
+      {"POST", "/v1/responses", RouteKind::kSent, kOpen},
+      {"POST", "/v1/messages", RouteKind::kSent, kOpen, RelayForm::kAnthropic},
+      {"POST", "/v1/messages/count_tokens", RouteKind::kSent, kOpen, RelayForm::kAnthropic},
+      {"POST", "/v1/embeddings", RouteKind::kSent, kOpen},
+      {"POST", "/tokenize", RouteKind::kSent, kOpen},
+      {"POST", "/detokenize", RouteKind::kSent, kOpen},
+      {"GET", "/v1/models/*", RouteKind::kSent, kOpen},
+      {"GET", "/v1/models", RouteKind::kModels, kOpen},  // a replica's, with the fleet's list
+      {"POST", "/v1/load_lora_adapter", RouteKind::kSpread, kOpen},
+      {"POST", "/v1/unload_lora_adapter", RouteKind::kSpread, kOpen},
+      {"POST", "/v1/adapters/*", RouteKind::kSpread, kOpen},
+      {"DELETE", "/v1/adapters/*", RouteKind::kSpread, kOpen},
+      {"GET", "/v1/replicas", RouteKind::kReplicas, kAdmin},
+      {"GET", "/", RouteKind::kIndex, kOpen},
+      {"GET", "/health", RouteKind::kHealth, kOpen},
+      {"GET", "/ping", RouteKind::kHealth, kOpen},
+      {"GET", "/ready", RouteKind::kReady, kOpen},
+      {"GET", "/version", RouteKind::kVersion, kOpen},
+      {"GET", "/metrics", RouteKind::kMetrics, kOpen},
+  };
+  static constexpr Route kPreflight{"OPTIONS", "(preflight)", RouteKind::kSent, kOpen};
+  const std::string path = without_last_slash(head.path);
+  const std::string_view method = head.method == "HEAD" ? "GET" : std::string_view(head.method);
+  if (method == "OPTIONS") return &kPreflight;
+  for (const Route& route : kRoutes) {
+    if (method == route.method && route.fits(path)) return &route;
+  }
+  return nullptr;
+}
+
+RouterServer::RouterServer(const RouterServerOptions& options, const Clock& clock, LogSink& log)
+    : options_(options),
+      clock_(clock),
+      log_(log),
+      access_({}, options.admin_key, options.http.host, options.allowed_hosts),
+      fleet_(options.fleet, clock, log),
+      ids_(entropy()) {
+  for (const UpstreamAddress& replica : options_.replicas) fleet_.add(replica);
+}
+
+Result<std::unique_ptr<RouterServer>> RouterServer::start(const RouterServerOptions& options, const Clock& clock,
+                                                          LogSink& log) {
+  if (options.replicas.empty()) return invalid_argument("a router needs a replica: --replica URL");
+  std::unique_ptr<RouterServer> server(new RouterServer(options, clock, log));
+  RouterServer* const raw = server.get();
+  HttpServerOptions http = options.http;
+  http.error_response = [raw](int status, std::string_view message, const HttpHead& head) {
+    HttpResponse response;
+    const std::string id = raw->id_for(head);
+    response.headers = {{"X-Request-Id", id}, {"Content-Type", "application/json"}};
+    const Route* route = find_route(head);
+    raw->metrics_.request_done(route != nullptr ? route->pattern : "unknown", status);
+    response.body = relay_error_body(route != nullptr ? route->form : RelayForm::kOpenAi,
+                                     api_error_of_status(status, std::string(message)), id);
+    return response;
+  };
+  TRY_ASSIGN(server->http_, HttpServer::bind(http, log));
+  TRY_ASSIGN(server->upstream_, Upstream::start(options.upstream, log));
+  WatchOptions watch = options.watch;
+  watch.on_lost = [raw](size_t replica) { raw->relays_.lost(replica); };
+  server->watch_ = std::make_unique<ReplicaWatch>(watch, server->fleet_, *server->upstream_, clock);
+  return server;
+}
+
+RouterServer::~RouterServer() { shutdown(0); }
+
+bool RouterServer::shutdown(int64_t timeout_ms) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(down_, true)) return true;
+  }
+  begin_drain();
+  const int cut = http_ ? http_->stop(timeout_ms) : 0;
+  if (watch_) watch_->stop();
+  if (upstream_) upstream_->stop();
+  return cut == 0;
+}
+
+std::string RouterServer::id_for(const HttpHead& request) {
+  std::string id = usable_request_id(request.header("x-request-id"));
+  if (!id.empty()) return id;
+  static constexpr char kHex[] = "0123456789abcdef";
+  const std::lock_guard lock(mutex_);
+  for (const uint64_t word : {ids_(), ids_()}) {
+    for (int shift = 0; shift < 48; shift += 4) id += kHex[(word >> shift) & 15];
+  }
+  return id;
+}
+
+bool RouterServer::wants_body(const HttpHead& head) {
+  const Route* route = find_route(head);
+  return route != nullptr && (route->kind == RouteKind::kSent || route->kind == RouteKind::kSpread) && !draining_ &&
+         !access_.check_host(head, http_->on_loopback());
+}
+
+void RouterServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  std::string id = id_for(request);
+  const Route* route = find_route(request);
+  if (route == nullptr) {
+    return refuse(*writer, route,
+                  api_error_of_status(404, "A router has no route " + request.method + " " +
+                                               std::string(request.path.substr(0, 200)) + "; GET / lists its routes."),
+                  id);
+  }
+  if (const auto error = access_.check_host(request, http_->on_loopback())) return refuse(*writer, route, *error, id);
+  if (route->access == RouteClass::kAdmin) {
+    if (const auto error = access_.check(request, route->access)) return refuse(*writer, route, *error, id);
+  }
+  const bool goes_on =
+      route->kind == RouteKind::kSent || route->kind == RouteKind::kSpread || route->kind == RouteKind::kModels;
+  if (!goes_on) return answer_itself(*route, id, *writer);
+  if (draining_)
+    return refuse(*writer, route, api_error_of_status(503, "The router is shutting down; send it to another."), id);
+  send_on(*route, std::move(request), std::move(id), std::move(writer));
+}
+
+void RouterServer::send_on(const Route& route, HttpRequest request, std::string id,
+                           std::shared_ptr<ResponseWriter> writer) {
+  if (route.kind == RouteKind::kSpread) {
+    return start_fan_out({fleet_, *upstream_, metrics_}, {std::move(request), std::move(id), route.pattern},
+                         std::move(writer));
+  }
+  Parsed<RequestSlo> slo = parse_request_slo(request);
+  if (!slo.ok()) return refuse(*writer, &route, slo.error(), id);
+  RelayRequest relay{.http = std::move(request), .id = std::move(id), .route = route.pattern, .form = route.form};
+  if (route.kind == RouteKind::kModels) relay.body_instead = [this] { return models_body(); };
+  if (slo->ttft_ns > 0) relay.objectives.first_token_s = static_cast<double>(slo->ttft_ns) * kNs;
+  if (slo->tpot_ns > 0) relay.objectives.token_s = static_cast<double>(slo->tpot_ns) * kNs;
+  start_relay({fleet_, *upstream_, metrics_, clock_, log_, relays_, options_.retries}, std::move(relay),
+              std::move(writer));
+}
+
+void RouterServer::respond(ResponseWriter& writer, const Route* route, int status, const char* type, std::string body,
+                           const std::string& id) {
+  metrics_.request_done(route != nullptr ? route->pattern : "unknown", status);
+  writer.respond(status, {{"Content-Type", type}, {"X-Request-Id", id}}, std::move(body));
+}
+
+void RouterServer::refuse(ResponseWriter& writer, const Route* route, const ApiError& error, const std::string& id) {
+  respond(writer, route, error.status, "application/json",
+          relay_error_body(route != nullptr ? route->form : RelayForm::kOpenAi, error, id), id);
+}
+
+void RouterServer::answer_itself(const Route& route, const std::string& id, ResponseWriter& writer) {
+  constexpr const char* kJson = "application/json";
+  switch (route.kind) {
+    case RouteKind::kHealth:
+      return respond(writer, &route, 200, kJson, R"({"status":"ok"})", id);
+    case RouteKind::kReady: {
+      if (draining_) return respond(writer, &route, 503, kJson, R"({"status":"not ready","why":"draining"})", id);
+      const bool ready = fleet_.any_usable();
+      return respond(writer, &route, ready ? 200 : 503, kJson,
+                     ready ? R"({"status":"ready"})" : R"({"status":"not ready","why":"no replica is up"})", id);
+    }
+    case RouteKind::kVersion:
+      return respond(writer, &route, 200, kJson,
+                     JsonOut().begin_object().key("version").string(options_.version).end_object().take(), id);
+    case RouteKind::kMetrics:
+      return respond(writer, &route, 200, "text/plain; version=0.0.4; charset=utf-8",
+                     metrics_.render(fleet_, http_->stats(), upstream_->stats()), id);
+    case RouteKind::kReplicas:
+      return respond(writer, &route, 200, kJson, replicas_body(), id);
+    default:
+      return respond(writer, &route, 200, "text/plain; charset=utf-8",
+                     "Loralei " + options_.version + ", a router in front of " + std::to_string(fleet_.size()) +
+                         " replicas\n\nPOST   /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
+                         "/v1/embeddings, /tokenize, /detokenize   (one replica)\nPOST   /v1/load_lora_adapter, "
+                         "/v1/unload_lora_adapter, /v1/adapters/...   (every replica)\nGET    /v1/models, /v1/replicas "
+                         "(admin), /health, /ready, /version, /metrics\n",
+                     id);
+  }
+}
+
+std::string RouterServer::models_body() const {
+  std::vector<ModelCard> cards;
+  const std::vector<std::string> bases = fleet_.base_names();
+  const std::string base = bases.empty() ? "" : bases.front();
+  for (const std::string& name : bases) cards.push_back({name, std::time(nullptr), name, "", 0});
+  for (const std::string& name : fleet_.adapter_names()) cards.push_back({name, std::time(nullptr), name, base, 0});
+  return model_list(cards);
+}
+
+std::string RouterServer::replicas_body() const {
+  JsonOut out;
+  out.begin_object().key("object").string("list").key("data").begin_array();
+  for (const ReplicaState& state : fleet_.states()) {
+    out.begin_object().key("replica").string(state.name).key("state").string(health_state_name(state.health));
+    out.key("why").string_or_null(state.why).key("requests").number(state.sent).key("waiting").number(state.waiting);
+    out.key("reported_running").number(state.reported_running).key("reported_waiting").number(state.reported_waiting);
+    out.key("sequences_max").number(state.sequences_max).key("adapters").number(static_cast<int64_t>(state.adapters));
+    out.key("adapters_in_memory").number(static_cast<int64_t>(state.adapters_in_memory));
+    out.key("adapters_on_device").number(static_cast<int64_t>(state.adapters_on_device));
+    out.key("picks").number(static_cast<int64_t>(state.picks));
+    out.key("failures").number(static_cast<int64_t>(state.failures));
+    out.key("reports").boolean(state.reports).key("own_cost").boolean(state.own_cost).end_object();
+  }
+  return out.end_array().end_object().take();
+}
+
+}  // namespace loralei

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// RouterServer: the router as its clients see it: the OpenAI and Anthropic APIs in front
+// of a fleet of replicas, and pages about the fleet.
+//
+//   POST of the APIs         ──► relay.h ──► a replica
+//   load, unload, pin        ──► fan_out.h ──► every replica
+//   GET /v1/models           all that the fleet has
+//   GET /v1/replicas, /ready, /metrics, ...   what is known of it
+//
+// Thread: start and shutdown from the owner's; handle() is called by http/.
+// Ownership: owns listener, Upstream, fleet and watch; borrows clock and log.
+// Invariants: keys are checked by the replicas: a client's own travels with its request,
+// and no answer of a replica is made up. What a router says itself about the fleet asks
+// for the admin key, or, without one, a client on this machine.
+// Failure: start() when the address cannot be bound.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "http/server.h"
+#include "http/upstream.h"
+#include "router/fleet.h"
+#include "router/relay.h"
+#include "router/replica_watch.h"
+#include "router/router_metrics.h"
+#include "serve/access.h"
+
+namespace loralei {
+
+struct RouterServerOptions {
+  HttpServerOptions http;
+  UpstreamOptions upstream;
+  FleetOptions fleet;
+  WatchOptions watch;
+  std::vector<UpstreamAddress> replicas;  // not empty
+  std::string admin_key;
+  std::vector<std::string> allowed_hosts;
+  int retries = 2;
+  std::string version;
+};
+
+class RouterServer final : public HttpHandler {
+ public:
+  static Result<std::unique_ptr<RouterServer>> start(const RouterServerOptions& options, const Clock& clock,
+                                                     LogSink& log);
+  ~RouterServer() override;  // shutdown(0)
+
+  int port() const { return http_->port(); }
+  // Until every replica was looked at once, at most so long.
+  void wait_for_replicas(int64_t timeout_ms) { watch_->wait_for_first(timeout_ms); }
+  std::vector<ReplicaState> replicas() const { return fleet_.states(); }
+  void serve() { http_->serve(*this); }
+  void begin_drain() { draining_ = true; }
+  // True when no request was cut off.
+  bool shutdown(int64_t timeout_ms);
+
+  bool wants_body(const HttpHead& head) override;
+  void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
+
+ private:
+  struct Route;
+  RouterServer(const RouterServerOptions& options, const Clock& clock, LogSink& log);
+  static const Route* find_route(const HttpHead& head);
+  void answer_itself(const Route& route, const std::string& id, ResponseWriter& writer);
+  void send_on(const Route& route, HttpRequest request, std::string id, std::shared_ptr<ResponseWriter> writer);
+  void respond(ResponseWriter& writer, const Route* route, int status, const char* type, std::string body,
+               const std::string& id);
+  void refuse(ResponseWriter& writer, const Route* route, const ApiError& error, const std::string& id);
+  std::string models_body() const;
+  std::string replicas_body() const;
+  std::string id_for(const HttpHead& request);
+
+  const RouterServerOptions options_;
+  const Clock& clock_;
+  LogSink& log_;
+  const AccessPolicy access_;
+  RouterMetrics metrics_;
+  Fleet fleet_;
+  std::atomic<bool> draining_{false};
+  std::mutex mutex_;
+  Prng ids_;           // guarded by mutex_
+  bool down_ = false;  // guarded by mutex_
+  RelayBoard relays_;
+  std::unique_ptr<Upstream> upstream_;
+  std::unique_ptr<ReplicaWatch> watch_;  // asks through upstream_
+  std::unique_ptr<HttpServer> http_;     // last: its threads call everything above
+};
+
+}  // namespace loralei
