@@ -154,6 +154,7 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   load.options.shared = options_.shared && versions_.all().size() < kSharedVersionsMost;
   if (read && options_.shared && !load.options.shared) tell_of_unshared();
   load.options.bytes_max = grant.bytes();
+  load.options.expected_digest = entry.expected_digest();
   if (read) load.version = versions_.new_id();
   load.early = read && options_.early;
   const AdapterVersionId version = load.version;
