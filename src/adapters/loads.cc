@@ -348,6 +348,7 @@ void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const 
   if (AdapterEntry* const replaced = entries_.find(entry.replaces); replaced != nullptr) {
     entry.uses += replaced->uses;
     entry.recent_uses.add(replaced->recent_uses, clock_.now_ns());
+    foresight_.hand_over(replaced->spec.id, entry.spec.id, clock_.now_ns());
     if (replaced->pinned) entries_.set_pinned(entry, true);
     entries_.set_pinned(*replaced, false);
   }
