@@ -101,6 +101,7 @@ struct AdapterLoadOptions {
   // Into memory that helper processes may be given (Adapter::shared), which is all taken
   // at once; where the system has none it is read into other memory.
   bool shared = false;
+  std::string expected_digest = {};     // AdapterSourceSpec's: other files are an error, before the last layer counts
   int64_t bytes_max = INT64_MAX;        // room in memory: what needs more is not read (AdapterLoad::bytes_needed)
   const AdapterEarly* early = nullptr;  // outlives the load; null: nobody wants it early
 };
@@ -131,6 +132,10 @@ struct AdapterBase {
 // Whether there are files at `path` that can be an adapter; the sentence says what
 // is there instead.
 Status check_adapter_files(const FileSystem& files, const std::string& path);
+
+// ok, or that the files at `path` are others than those that had the digest `expected`
+// (in hex; empty: any will do).
+Status check_digest(const Digest& digest, const std::string& expected, const std::string& path);
 
 // Reads a PEFT directory (adapter_config.json + adapter_model.safetensors) or a GGUF LoRA
 // file. Blocking; called on a loader thread. Want of room is no error; every error is

@@ -70,6 +70,11 @@ struct AdapterEntry {
   }
   int64_t pinned_bytes() const { return pinned ? version_bytes() : 0; }
   int64_t idle_bytes() const { return version != nullptr && version->pins == 0 && !pinned ? version_bytes() : 0; }
+  // What its next load must give (AdapterSourceSpec), in hex; empty: anything.
+  std::string expected_digest() const {
+    return spec.expected_digest.empty() && spec.one_version && last_digest ? digest_hex(*last_digest)
+                                                                           : spec.expected_digest;
+  }
   // Its load's turn: what commands ask for goes before what requests wait for.
   uint64_t order() const { return tickets.empty() && !pinned ? wanted : 0; }
   bool goes_before(const AdapterEntry& other) const {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/foresight.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace loralei {
@@ -42,6 +44,25 @@ void AdapterForesight::forget(AdapterSourceId source) {
   gone.gone = true;
   found->second = gone;
   if (gone.uses == 0) known_.erase(found);
+}
+
+void AdapterForesight::hand_over(AdapterSourceId from, AdapterSourceId to, int64_t now_ns) {
+  const auto found = known_.find(from);
+  if (found == known_.end() || found->second.gone || known_.contains(to)) return;
+  cancel_due(from, found->second);
+  Known left;
+  left.uses = found->second.uses;
+  Known next = std::exchange(found->second, left);
+  if (left.uses == 0) {
+    known_.erase(found);
+  } else {  // they end with `from`
+    next.uses = 0;
+    next.rests_since_ns = now_ns;
+    next.rested = true;
+  }
+  const int64_t due_ns = next.window ? next.rests_since_ns + next.window->from_ns : kNever;
+  if (due_ns > now_ns && due_ns != kNever) due_.emplace(due_ns, to);
+  known_[to] = std::move(next);
 }
 
 Foreseen AdapterForesight::foreseen(AdapterSourceId source, int64_t now_ns) const {

@@ -35,6 +35,9 @@ class AdapterForesight {
   void ended(AdapterSourceId source, int64_t now_ns);
   // It is gone, or not known yet. Requests that name it may still end.
   void forget(AdapterSourceId source);
+  // Whoever asked for `from` by its name asks for `to` from now on, which nobody has
+  // asked for yet: what was learned goes over.
+  void hand_over(AdapterSourceId from, AdapterSourceId to, int64_t now_ns);
 
   Foreseen foreseen(AdapterSourceId source, int64_t now_ns) const;
   bool in_use(AdapterSourceId source) const;          // a request names it that has not ended

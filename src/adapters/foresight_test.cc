@@ -87,6 +87,26 @@ TEST(AdapterForesight, WhatIsGoneIsForgottenThoughRequestsStillEnd) {
   EXPECT_EQ(foresight.last_use_ns(kA), 0);
 }
 
+TEST(AdapterForesight, WhatWasLearnedGoesOverToWhatReplacesAnAdapter) {
+  AdapterForesight foresight;
+  const int64_t end_ns = use_every(foresight, kA, 10);
+  foresight.hand_over(kA, kB, end_ns + kMinute);
+  EXPECT_EQ(foresight.foreseen(kA, end_ns + 9 * kMinute), Foreseen::kUnknown);
+  EXPECT_EQ(foresight.take_due(end_ns + 9 * kMinute), kB);
+  foresight.check();
+  // While it is in use: its requests end with it.
+  foresight.asked(kB, end_ns + 10 * kMinute);
+  foresight.hand_over(kB, kA, end_ns + 11 * kMinute);
+  foresight.ended(kB, end_ns + 12 * kMinute);
+  foresight.asked(kA, end_ns + 21 * kMinute);
+  foresight.ended(kA, end_ns + 21 * kMinute);
+  EXPECT_EQ(foresight.next_due_ns(), end_ns + 30 * kMinute);
+  foresight.hand_over(kA, kB, end_ns + 22 * kMinute);
+  EXPECT_EQ(foresight.next_due_ns(), end_ns + 30 * kMinute) << "kB is known";
+  EXPECT_EQ(foresight.take_due(end_ns + 30 * kMinute), kA);
+  foresight.check();
+}
+
 // Any order of events, and any times: it stays in order, and each that is due is told.
 TEST(AdapterForesight, RandomEventsKeepItInOrder) {
   int told = 0;
@@ -107,6 +127,7 @@ TEST(AdapterForesight, RandomEventsKeepItInOrder) {
         uses.erase(use);
       }
       if (random.below(300) == 0) foresight.forget(source);
+      if (random.below(100) == 0) foresight.hand_over(source, {1 + random.below(4)}, now_ns);
       while (const auto due = foresight.take_due(now_ns)) {
         ASSERT_EQ(foresight.foreseen(*due, now_ns), Foreseen::kSoon);
         ASSERT_EQ(uses.count(*due), 0u);

@@ -333,6 +333,7 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
     options.early->begun({adapter, arrivals, std::move(through)});
   }
   Status read = read_numbers(pass, plan, base, source.file.config_text, *storage, *adapter, *arrivals);
+  if (read.ok()) read = check_digest(adapter->digest, options.expected_digest, path);
   if (options.early != nullptr) read = options.early->judge(source.stamp, std::move(read));
   if (!read.ok()) {
     arrivals->fail({read.error().code, printable(read.error().message)});
@@ -367,6 +368,16 @@ Result<AdapterLoad> load_adapter(const FileSystem& files, const std::string& pat
 Result<AdapterLoad> load_adapter(const std::string& path, const AdapterBase& base, const AdapterLoadOptions& options,
                                  AdapterVersionId version) {
   return load_adapter(PosixFileSystem(), path, base, options, version);
+}
+
+Status check_digest(const Digest& digest, const std::string& expected, const std::string& path) {
+  if (expected.empty()) return {};
+  const std::string found = digest_hex(digest);
+  if (found == expected) return {};
+  constexpr size_t kShown = 12;
+  return corrupt("the files at " + printable(path) + " are others than those that were loaded (now " +
+                 found.substr(0, kShown) + ", then " + expected.substr(0, kShown) +
+                 "); bring those back, or load what is there now as a new version");
 }
 
 Status check_adapter_files(const FileSystem& files, const std::string& path) {

@@ -202,6 +202,38 @@ TEST_F(LayersTest, AFileThatChangesWhileItIsReadIsNeverWhole) {
   }
 }
 
+// Who has begun with the first layers computes nothing with the last one.
+TEST_F(LayersTest, FilesOfAnotherDigestThanExpectedAreNeverWhole) {
+  put_files(safetensors(tensors));
+  const auto job = [&](const std::string& expected, bool early, std::optional<LoadBegun>& begun) {
+    LoadJob load{.id = 1, .path = "/a", .read = true, .early = early};
+    load.options.expected_digest = expected;
+    return run_load_job(source(files), load, [&](LoadBegun&& value) { begun = std::move(value); });
+  };
+  std::optional<LoadBegun> begun;
+  const LoadDone any = job("", true, begun);
+  ASSERT_TRUE(any.load.ok()) << any.load.error().message;
+  const std::string digest = digest_hex(any.load->adapter->digest);
+  for (const bool early : {false, true}) {
+    SCOPED_TRACE(early);
+    begun.reset();
+    EXPECT_TRUE(job(digest, early, begun).load.ok());
+    EXPECT_EQ(begun.has_value() && begun->arriving.arrivals->whole(), early);
+    begun.reset();
+    const LoadDone other = job(std::string(64, '0'), early, begun);
+    ASSERT_FALSE(other.load.ok());
+    EXPECT_EQ(other.load.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(other.load.error().message.find("the files at /a are others"), std::string::npos);
+    EXPECT_NE(other.load.error().message.find("now " + digest.substr(0, 12) + ", then 000000000000"), std::string::npos)
+        << other.load.error().message;
+    if (!early) continue;
+    ASSERT_TRUE(begun);
+    EXPECT_TRUE(begun->arriving.arrivals->failed());
+    EXPECT_LE(begun->arriving.arrivals->there(), kLayers);
+    EXPECT_EQ(begun->arriving.arrivals->status().error().message, other.load.error().message);
+  }
+}
+
 TEST_F(LayersTest, AFileThatEndsEarlyFailsWithTheSentenceOfTheRead) {
   put_files(safetensors(tensors));
   const std::string weights = "/a/adapter_model.safetensors";

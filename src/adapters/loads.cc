@@ -154,6 +154,7 @@ bool AdapterLoads::start_job(AdapterEntry& entry, bool read, Grant grant) {
   load.options.shared = options_.shared && versions_.all().size() < kSharedVersionsMost;
   if (read && options_.shared && !load.options.shared) tell_of_unshared();
   load.options.bytes_max = grant.bytes();
+  load.options.expected_digest = entry.expected_digest();
   if (read) load.version = versions_.new_id();
   load.early = read && options_.early;
   const AdapterVersionId version = load.version;
@@ -347,6 +348,7 @@ void AdapterLoads::install(AdapterEntry& entry, Job& job, std::shared_ptr<const 
   if (AdapterEntry* const replaced = entries_.find(entry.replaces); replaced != nullptr) {
     entry.uses += replaced->uses;
     entry.recent_uses.add(replaced->recent_uses, clock_.now_ns());
+    foresight_.hand_over(replaced->spec.id, entry.spec.id, clock_.now_ns());
     if (replaced->pinned) entries_.set_pinned(entry, true);
     entries_.set_pinned(*replaced, false);
   }

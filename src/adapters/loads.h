@@ -41,6 +41,7 @@
 
 #include "adapters/cache.h"
 #include "adapters/entries.h"
+#include "adapters/foresight.h"
 #include "adapters/load_pool.h"
 #include "adapters/replies.h"
 #include "adapters/versions.h"
@@ -73,7 +74,7 @@ class AdapterLoads {
   // start_load takes a job or says false (busy; tried again at the next pump()).
   AdapterLoads(const Clock& clock, LogSink& log, const RegistryOptions& options,
                std::function<bool(LoadJob&&)> start_load, AdapterEntries& entries, AdapterVersions& versions,
-               AdapterCache& cache, RegistryReplies& replies)
+               AdapterCache& cache, AdapterForesight& foresight, RegistryReplies& replies)
       : clock_(clock),
         log_(log),
         options_(options),
@@ -81,6 +82,7 @@ class AdapterLoads {
         entries_(entries),
         versions_(versions),
         cache_(cache),
+        foresight_(foresight),
         replies_(replies) {}
   AdapterLoads(const AdapterLoads&) = delete;
   AdapterLoads& operator=(const AdapterLoads&) = delete;
@@ -156,6 +158,7 @@ class AdapterLoads {
   AdapterEntries& entries_;
   AdapterVersions& versions_;
   AdapterCache& cache_;
+  AdapterForesight& foresight_;
   RegistryReplies& replies_;
   std::unordered_map<uint64_t, Job> jobs_;
   std::vector<AdapterEntry*> active_;

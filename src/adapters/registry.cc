@@ -21,7 +21,7 @@ AdapterRegistry::AdapterRegistry(Ledger& ledger, const Clock& clock, LogSink& lo
                             },
                         .leaving = [this](const AdapterVersion& version) { on_leaving(version); }}),
       cache_(ledger, clock, log, options_.keep, foresight_, entries_, versions_, options_.beside),
-      loads_(clock, log, options_, std::move(start_load), entries_, versions_, cache_, replies_) {}
+      loads_(clock, log, options_, std::move(start_load), entries_, versions_, cache_, foresight_, replies_) {}
 
 std::string AdapterRegistry::label(AdapterSourceId source) const {
   const AdapterEntry* const entry = entries_.find(source);

@@ -17,7 +17,8 @@
 //
 // Adapters that one request adds up and that do not fit together fail that request, not
 // each other. A resident version is never swapped silently: a changed file is noticed at
-// the next cold load or by load with `reload`. A source may be loaded to replace another:
+// the next cold load or by load with `reload`, and is an error where the source is one
+// version (source_spec.h). A source may be loaded to replace another:
 // that one's version, if nobody uses it, gives its room even if it is pinned, and the pin
 // goes over when the load has ended well.
 #pragma once

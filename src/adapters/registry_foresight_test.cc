@@ -71,6 +71,40 @@ TEST(RegistryForesight, WhatIsExpectedComesBackOnceAndItsUseIsCounted) {
   EXPECT_TRUE(world.jobs.empty());
 }
 
+TEST(RegistryForesight, WhatReplacesAnAdapterIsExpectedInItsPlace) {
+  for (const bool in_use : {false, true}) {
+    SCOPED_TRACE(in_use);
+    ForesightWorld world;
+    for (int use = 0; use < 8; ++use) {
+      world.serve("often");
+      world.clock.advance_ns(10 * kMinute);
+    }
+    world.serve("often");
+    const std::vector<AdapterSourceId> old = {source_of("often")}, next = {source_of("next")};
+    if (in_use) {
+      world.clock.advance_ns(10 * kMinute);
+      world.registry->asked(old);
+    }
+    world.put("/next", kBytes);
+    world.registry->load(2, spec_of("next", "/next"), false, old[0]);
+    world.settle();
+    if (in_use) {
+      world.registry->answered(old);
+      world.clock.advance_ns(10 * kMinute);
+      world.serve("next");
+    }
+    world.registry->drop(3, old[0]);
+    for (const char* name : {"a", "b", "c"}) world.serve(name);
+    ASSERT_FALSE(world.in_memory("next"));
+    ASSERT_NE(world.registry->foresees_at_ns(), AdapterForesight::kNever);
+    world.clock.advance_ns(std::max<int64_t>(0, world.registry->foresees_at_ns() - world.clock.now_ns()));
+    world.foresee();
+    world.settle();
+    EXPECT_TRUE(world.in_memory("next"));
+    EXPECT_EQ(world.ahead(), 1u);
+  }
+}
+
 TEST(RegistryForesight, ItTakesNoRoomThatIsUsedPinnedOrWaitedFor) {
   ForesightWorld world;
   world.until_often_is_expected();

@@ -82,6 +82,7 @@ struct RegistryWorld {
               auto adapter = found != begun.end() ? found->second.adapter : without_numbers(file, version);
               adapter->doubts = file.doubts;
               adapter->digest[0] = static_cast<uint8_t>(file.stamp.inode);
+              TRY(check_digest(adapter->digest, options.expected_digest, path));
               return AdapterLoad{.adapter = std::move(adapter)};
             }};
   }

@@ -8,10 +8,10 @@
 
 namespace loralei {
 
-Result<RegistryUse> open_registry(const std::string& path, const FileSystem& adapter_files) {
+Result<RegistryUse> open_registry(const std::string& path, const FileSystem& adapter_files, int64_t keep_versions) {
   RegistryUse use;
   if (path.empty()) return use;
-  auto opened = open_sqlite_registry(path);
+  auto opened = open_sqlite_registry(path, {.keep_versions = keep_versions});
   if (!opened.ok()) return std::move(opened).error().with_context("--registry");
   use.registry = std::move(*opened);
   use.stamp = [&adapter_files](const std::string& adapter) -> Result<std::string> {

@@ -6,6 +6,7 @@
 // Failure: a sentence with the flag, as open_sqlite_registry() says it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/result.h"
@@ -15,6 +16,7 @@
 namespace loralei {
 
 // Without `base`, which is known when the model is loaded. No path: no registry.
-Result<RegistryUse> open_registry(const std::string& path, const FileSystem& adapter_files);
+// keep_versions: of each name (--keep-versions).
+Result<RegistryUse> open_registry(const std::string& path, const FileSystem& adapter_files, int64_t keep_versions = 1);
 
 }  // namespace loralei

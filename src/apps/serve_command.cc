@@ -317,7 +317,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   RootedFileSystem adapter_files(files, flags.serve.adapter_roots);
   TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, adapter_files));
   options.adapter_files = &adapter_files;
-  TRY_ASSIGN(RegistryUse registry, open_registry(flags.registry, adapter_files));
+  TRY_ASSIGN(RegistryUse registry, open_registry(flags.registry, adapter_files, flags.serve.keep_versions));
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   TRY_ASSIGN(ChatSettings chat_settings, read_chat_settings(flags.reasoning_parser, flags.template_kwargs));
   std::unique_ptr<StepLog> step_log;
@@ -408,6 +408,12 @@ void add_adapter_options(CLI::App& command, ServeFlags& flags) {
       .add_option("--registry", flags.registry,
                   "file that keeps what is loaded over HTTP for the next start; made where there is none")
       ->check(refuse_empty_registry)
+      ->group(adapters);
+  command
+      .add_option("--keep-versions", flags.serve.keep_versions,
+                  "of each name that is loaded over HTTP again: how many of its newest versions are kept, as NAME@3")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str()
       ->group(adapters);
 }
 

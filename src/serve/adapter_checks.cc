@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "serve/adapter_sources.h"
 #include "sys/threads.h"
 
 namespace loralei {
@@ -93,7 +94,7 @@ void AdapterChecks::work() {
 
 void AdapterChecks::look_at(const CatalogueEntry& adapter, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
-  const Status status = engine_.check_adapter({adapter.source, adapter.name, adapter.path});
+  const Status status = engine_.check_adapter(source_spec(adapter));
   lock.lock();
   if (!status.ok()) {
     if (state_.broken++ < kNamed) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/printable.h"
+#include "store/version_name.h"
 #include "sys/hub_folder.h"
 #include "wire/requests.h"
 
@@ -117,10 +118,19 @@ Status check_adapter_name(const std::string& name, const std::vector<std::string
     return invalid_argument(
         "An adapter's name may not hold commas, control characters or others that cannot be seen, and is UTF-8.");
   }
+  if (parse_version_name(name)) {
+    return invalid_argument("'" + name +
+                            "' cannot be an adapter's name: '@' and digits at its end name a version (NAME@3 is the "
+                            "version 3 of NAME). Give it another name.");
+  }
   if (std::find(model_names.begin(), model_names.end(), name) != model_names.end()) {
     return invalid_argument("'" + name + "' is the name of the base model; an adapter may not take it.");
   }
   for (const std::string& base : model_names) {
+    if (const auto version = parse_version_name(base); version && version->name == name) {
+      return invalid_argument("'" + name + "' cannot be an adapter's name beside the base model's name '" + base +
+                              "', which would be a version of it. Give it another name.");
+    }
     bool unclear = means_or_begins(name, base);
     // With the bases "m" and "m:7b", "m:7b" is never the adapter "7b" of "m".
     for (const std::string& other : model_names)

@@ -35,8 +35,8 @@ struct FoundAdapter {
 Result<std::vector<FoundAdapter>> scan_adapter_root(const FileSystem& files, const std::string& root,
                                                     std::vector<std::string>& notes);
 
-// Names go into comma-separated lists and log lines, and BASE:NAME must name one adapter,
-// whatever others there are.
+// Names go into comma-separated lists and log lines, and BASE:NAME and NAME@3 must name
+// one adapter, whatever others there are.
 Status check_adapter_name(const std::string& name, const std::vector<std::string>& model_names);
 
 }  // namespace loralei

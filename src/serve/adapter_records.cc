@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/adapter_records.h"
 
+#include "store/version_name.h"
+
 namespace loralei {
 
 void AdapterRecords::Claim::release() {
@@ -16,10 +18,14 @@ Result<std::shared_ptr<AdapterRecords::Claim>> AdapterRecords::claim(const std::
                                            "been answered."};
 }
 
-std::optional<AdapterRecord> AdapterRecords::find(const std::string& name) const {
-  auto record = use_.registry->find(name);
-  if (record && record->base != use_.base) return std::nullopt;
-  return record;
+std::vector<AdapterRecord> AdapterRecords::find(const std::string& name) const {
+  std::vector<AdapterRecord> found = use_.registry->versions(name);
+  if (const auto wanted = parse_version_name(name); found.empty() && wanted) {
+    found = use_.registry->versions(wanted->name);
+    std::erase_if(found, [&](const AdapterRecord& one) { return one.number != wanted->number; });
+  }
+  std::erase_if(found, [this](const AdapterRecord& one) { return one.base != use_.base; });
+  return found;
 }
 
 Status AdapterRecords::check_base(const std::string& name) const {

@@ -12,10 +12,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "store/registry.h"
@@ -52,8 +52,9 @@ class AdapterRecords {
   Registry& registry() { return *use_.registry; }
   const std::string& base() const { return use_.base; }
   Result<std::shared_ptr<Claim>> claim(const std::string& name);
-  // The newest record of that name, where it is of this base.
-  std::optional<AdapterRecord> find(const std::string& name) const;
+  // The records of that name that are of this base, the oldest first; or of "name@3" that
+  // one, unless something has just that name.
+  std::vector<AdapterRecord> find(const std::string& name) const;
   // An error where the name is that of an adapter of another base.
   Status check_base(const std::string& name) const;
   std::string stamp(const std::string& path) const;  // empty: not known

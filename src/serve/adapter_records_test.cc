@@ -4,87 +4,15 @@
 #include "serve/adapter_records.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <thread>
 
-#include "serve/server_test_util.h"
-#include "store/sqlite_registry.h"
+#include "serve/recorded_test_util.h"
 
 namespace loralei {
 namespace {
 
 namespace fs = std::filesystem;
-
-class RecordedTest : public ApiTest {
- protected:
-  void SetUp() override {
-    ApiTest::SetUp();
-    base_ = fs::path(testing::TempDir()) / ("loralei-records-" + std::to_string(::getpid()));
-    fs::remove_all(base_);
-    for (const char* name : {"one", "two"}) write(name, "{}");
-    options.adapter_roots = {(base_ / "root").string()};
-  }
-  void TearDown() override {
-    server.reset();
-    fs::remove_all(base_);
-  }
-  std::string path(const std::string& name) const { return (base_ / "root" / name).string(); }
-  std::string file() const { return (base_ / "adapters.db").string(); }
-  void write(const std::string& name, const std::string& config) {
-    fs::create_directories(path(name));
-    std::ofstream(path(name) + "/adapter_config.json") << config;
-  }
-  // Another process, as far as files tell.
-  AdapterService::Rescan begin(const std::string& base = "base-1") {
-    server.reset();
-    engines_.push_back(std::make_unique<FakeEngine>());
-    engine_now().length = 512;
-    engine_now().eos = engine.eos;
-    engine_now().script = engine.script;
-    engine_now().versions = versions;
-    files = std::make_unique<RootedFileSystem>(disk, options.adapter_roots);
-    for (const auto& [name, place] : command_line) files->add_root(place);
-    auto started = ApiServer::start(options, engine_now(), text, *files, clock, log);
-    EXPECT_TRUE(started.ok()) << started.error().message;
-    server = std::move(*started);
-    for (const auto& [name, place] : command_line) EXPECT_TRUE(server->add_adapter(name, place).ok());
-    auto registry = open_sqlite_registry(file());
-    EXPECT_TRUE(registry.ok()) << registry.error().message;
-    const auto stamp = [this](const std::string& adapter) -> Result<std::string> {
-      TRY_ASSIGN(const FileStamp found, files->stamp(adapter + "/adapter_config.json"));
-      return std::to_string(found.inode) + ":" + std::to_string(found.mtime_ns);
-    };
-    AdapterService::Rescan restored = server->restore_adapters({std::move(*registry), base, stamp});
-    server->serve();
-    return restored;
-  }
-  FakeEngine& engine_now() { return *engines_.back(); }
-  HttpResponse load(const std::string& name, const std::string& from, bool in_place = false,
-                    const std::string& more = "") {
-    return post("/v1/load_lora_adapter", R"({"lora_name":")" + name + R"(","lora_path":")" + path(from) + "\"" +
-                                             (in_place ? R"(,"load_inplace":true)" : "") + more + "}");
-  }
-  HttpResponse unload(const std::string& name) {
-    return post("/v1/unload_lora_adapter", R"({"lora_name":")" + name + "\"}");
-  }
-  std::string root_of(const std::string& name) {
-    const HttpResponse answer = get("/v1/models/" + name);
-    return answer.status == 200 ? BodyJson::parse(answer.body)["root"].get<std::string>() : "none";
-  }
-  size_t drops() {
-    return static_cast<size_t>(
-        std::count_if(engine_now().commands.begin(), engine_now().commands.end(),
-                      [](const AdapterCommand& command) { return command.action == AdapterAction::kDrop; }));
-  }
-  std::map<std::string, std::string> versions;                         // of the next engine
-  std::vector<std::pair<std::string, std::string>> command_line = {};  // name, path
-
- private:
-  fs::path base_;
-  std::vector<std::unique_ptr<FakeEngine>> engines_;
-};
-
 using Names = std::vector<std::string>;
 
 TEST_F(RecordedTest, WhatWasLoadedIsThereAfterARestartAndWhatWasUnloadedIsNot) {
@@ -141,19 +69,24 @@ TEST_F(RecordedTest, OtherFilesAreNotServedUnderTheOldDigest) {
   write("one", "{\"r\": 4}");
   versions = {{path("one"), "another digest"}};
   AdapterService::Rescan found = begin();
-  EXPECT_EQ(found.added, (Names{"two"})) << "read again, and found to be the same";
+  EXPECT_EQ(found.added, (Names{"one", "two"})) << "two was read again, and found to be the same";
   ASSERT_EQ(found.notes.size(), 1u);
-  EXPECT_NE(found.notes[0].find("'one' of the registry is not served: the files at"), std::string::npos);
+  EXPECT_NE(found.notes[0].find("'one@1' of the registry is not served: the files at"), std::string::npos);
   EXPECT_NE(found.notes[0].find("are others than those that were loaded"), std::string::npos);
-  EXPECT_EQ(get("/v1/models/one").status, 404);
-  EXPECT_TRUE(soon([&] { return drops() == 1; })) << "the engine forgets it";
+  const BodyJson rows = BodyJson::parse(get("/v1/adapters").body)["data"];
+  EXPECT_EQ(rows[0]["state"], "failed") << "which its requests are told";
+  EXPECT_EQ(rows[1]["state"], "ready");
+  EXPECT_EQ(load("one", "one").status, 400) << "it has its name still";
   fs::remove_all(path("one"));
   found = begin();
+  EXPECT_EQ(found.added, (Names{"two"}));
   ASSERT_EQ(found.notes.size(), 1u);
   EXPECT_NE(found.notes[0].find("No adapter found at"), std::string::npos) << found.notes[0];
   write("one", "{}");
   versions.clear();
-  EXPECT_EQ(begin().added, (Names{"one", "two"})) << "it was in the file all the time";
+  found = begin();
+  EXPECT_EQ(found.added, (Names{"one", "two"})) << "it was in the file all the time";
+  EXPECT_TRUE(found.notes.empty());
 }
 
 TEST_F(RecordedTest, WhatIsNotServedCanBeLoadedAgainOrUnloaded) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdapterService: registering, loading, unloading and listing adapters. A name means a
-// source; replaced it means another, once that is loaded. With a registry what was loaded
-// over HTTP is there again after a restart.
+// source. Loaded over HTTP once more it means another, its next version, and the one
+// before is "name@1" as long as it is kept. With a registry what was loaded over HTTP is
+// there again after a restart.
+//
+//   adapter_service.cc   at start, and what is shown
+//   adapter_changes.cc   loads and unloads over HTTP
 //
 // Thread: any; answers to commands come on the dispatcher's thread, those to writes on
 // the registry's. restore() before any of the others is called by a request.
@@ -10,12 +14,16 @@
 // knows it as long as a request may name it, unless it is unloaded: that ends in 404.
 // HTTP paths lie below the allowed roots. A load is answered well only when its record is
 // written, and an unload when the record is gone; a name means a source only after that.
+// A version is served with the files that it was loaded from, or not at all: the engine
+// is told their digest.
 // Failure: a record that cannot be written undoes the load. Errors are answered with
 // vLLM's status codes and bodies on its two routes, OpenAI's shape on ours.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,13 +60,14 @@ class AdapterService {
     std::vector<std::string> notes;
   };
   Rescan rescan();
-  // Once, at start: registers what the registry holds, as far as nothing has its name yet
-  // and its files are those that were loaded; from then on loads and unloads are kept
-  // there.
+  // Once, at start: registers what the registry holds, as far as nothing has its name
+  // yet. Where its files are others than those that were loaded, a note says so, and
+  // requests are told. From then on loads and unloads are kept there.
   Rescan restore(RegistryUse use);
   void stop_records();  // what was taken is written and answered, and nothing more is
 
   void load(std::shared_ptr<Reply> reply, const LoadLoraRequest& request);
+  // Of a name all versions, or the one of "name@3".
   void unload(std::shared_ptr<Reply> reply, const std::string& name);  // vLLM's body
   void remove(std::shared_ptr<Reply> reply, const std::string& name);  // ours, with the bytes freed
   void pin(std::shared_ptr<Reply> reply, const std::string& name, bool pinned);
@@ -74,7 +83,14 @@ class AdapterService {
  private:
   struct Load;
   Result<std::string> ask(AdapterCommand command);  // answers the version
-  Status restore_one(const AdapterRecord& record);
+  // Whether it is listed now, and what is wrong with it.
+  struct Restored {
+    bool listed = false;
+    Status status;
+  };
+  Restored restore_one(const AdapterRecord& record);
+  Status list_restored(CatalogueEntry& entry);
+  void list_lost(const std::vector<AdapterRecord>& records);
   void load_resolved(const std::shared_ptr<Load>& load);
   void record(const std::shared_ptr<Load>& load, const std::string& version);
   void undo(const Load& load, const Error& error);
@@ -85,9 +101,13 @@ class AdapterService {
   bool forget(const std::string& name, Dispatcher::ReplyCallback done);
   // The same of the catalogue alone; an error: it is listed still.
   Result<bool> forget_listed(const std::string& name, const Dispatcher::ReplyCallback& done);
-  void forget_record(const std::string& name);
-  void put_back(const AdapterRecord& record);
+  void list_again(const std::vector<CatalogueEntry>& entries);
+  void forget_record(const CatalogueEntry& entry);
+  void put_back(const std::vector<AdapterRecord>& records);
+  void on_gone(const std::vector<CatalogueEntry>& gone);
   std::shared_ptr<const AdapterStatus> status_of(AdapterSourceId source) const;  // null: none
+  bool is_pinned_alone(AdapterSourceId source);
+  ApiError no_such_adapter(const std::string& name) const;
 
   const ServeContext context_;
   const ServeOptions& options_;
@@ -96,6 +116,8 @@ class AdapterService {
   const FileSystem& files_;
   const std::shared_ptr<AdapterSources> sources_;
   DefaultAdapters defaults_;
+  std::mutex pins_mutex_;
+  std::set<AdapterSourceId> pinned_alone_;   // by "name@3": the pin stays with that version; guarded by pins_mutex_
   std::unique_ptr<AdapterRecords> records_;  // null: none are kept
 };
 

@@ -18,7 +18,11 @@
 
 namespace loralei {
 
-inline AdapterSourceSpec source_spec(const CatalogueEntry& entry) { return {entry.source, entry.name, entry.path}; }
+// What was loaded over HTTP is one version: with other files at its path it is an error,
+// not another adapter.
+inline AdapterSourceSpec source_spec(const CatalogueEntry& entry) {
+  return {entry.source, entry.name, entry.path, entry.digest, entry.origin == AdapterOrigin::kHttp};
+}
 
 class AdapterSources : public std::enable_shared_from_this<AdapterSources> {
  public:

@@ -11,6 +11,7 @@
 #include "serve/request_app.h"
 #include "serve/request_memory.h"
 #include "serve/request_slo.h"
+#include "store/version_name.h"
 #include "wire/json_out.h"
 #include "wire/messages_api.h"
 #include "wire/responses_api.h"
@@ -64,7 +65,7 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       cache_scope_(options_.prefix_cache_scope.value_or(access_.holders() > 1 ? PrefixCacheScope::kKey
                                                                               : PrefixCacheScope::kServer)),
       started_s_(std::time(nullptr)),
-      catalogue_(make_memory_catalogue()),
+      catalogue_(make_memory_catalogue(options_.keep_versions)),
       texts_(std::move(text), files, engine.request_memory()),
       grammars_(engine.request_memory(), log),
       metrics_({options_.model_names.front(), engine.max_model_len(), options_.metrics_adapters, options_.vllm_metrics,
@@ -280,7 +281,7 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kQueues:
       return show_queues(context_, std::move(reply));
     case RouteId::kKv:
-      return show_kv(context_, std::move(reply));
+      return show_kv(context_, *catalogue_, std::move(reply));
     case RouteId::kApps:
       return apps_.list(std::move(reply));
     case RouteId::kAppState:
@@ -585,7 +586,8 @@ void ApiServer::model(Reply& reply, const std::string& name, bool anthropic) con
   auto found = resolve_model(ref, names, *catalogue_);
   if (!found.ok()) return reply.refuse(found.error());
   const CatalogueEntry& entry = found->entries.front();
-  answer({entry.name, entry.created_s, entry.path, names.front(), engine_.max_model_len()});
+  const std::string id = parse_version_name(name) ? version_name(entry.name, entry.number) : entry.name;
+  answer({id, entry.created_s, entry.path, names.front(), engine_.max_model_len()});
 }
 
 void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply) {

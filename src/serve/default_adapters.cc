@@ -2,7 +2,9 @@
 #include "serve/default_adapters.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/limits.h"
 
@@ -26,18 +28,20 @@ ApiError no_such_adapter(const AdapterRef& wanted, size_t count) {
 }  // namespace
 
 Parsed<std::vector<AdapterRef>> DefaultAdapters::set(const std::vector<AdapterRef>& wanted,
-                                                     const std::vector<CatalogueEntry>& listed) {
+                                                     const Catalogue& catalogue) {
+  const std::vector<CatalogueEntry> listed = catalogue.list();  // one list, so that places are those of one moment
   std::vector<AdapterRef> adapters;
-  std::set<std::string> named;
+  std::set<std::pair<std::string, int64_t>> named;  // names and versions
   for (const AdapterRef& one : wanted) {
-    const auto entry =
-        one.index >= 0
-            ? listed.begin() + static_cast<std::ptrdiff_t>(std::min(static_cast<size_t>(one.index), listed.size()))
-            : std::find_if(listed.begin(), listed.end(), [&](const auto& other) { return other.name == one.name; });
-    if (entry == listed.end()) return no_such_adapter(one, listed.size());
-    if (!named.insert(entry->name).second)
-      return refused("The adapter `" + entry->name + "` is named twice. Nothing was changed.");
-    if (one.scale != 0.0f) adapters.push_back({entry->name, -1, one.scale});
+    const auto place = static_cast<size_t>(std::max<int64_t>(one.index, 0));
+    const auto entry = one.index < 0           ? catalogue.find(one.name)
+                       : place < listed.size() ? std::optional<CatalogueEntry>(listed[place])
+                                               : std::nullopt;
+    if (!entry) return no_such_adapter(one, listed.size());
+    const std::string& name = one.index < 0 ? one.name : entry->name;
+    if (!named.emplace(entry->name, entry->number).second)
+      return refused("The adapter `" + name + "` is named twice. Nothing was changed.");
+    if (one.scale != 0.0f) adapters.push_back({name, -1, one.scale});
   }
   if (adapters.size() > static_cast<size_t>(kMaxAdaptersPerRequest)) {
     return refused(std::to_string(adapters.size()) + " adapters have a scale other than 0; at most " +

@@ -25,8 +25,9 @@ namespace loralei {
 
 class DefaultAdapters {
  public:
-  // `wanted`: by place in `listed`, or by name. The answer: what requests get now.
-  Parsed<std::vector<AdapterRef>> set(const std::vector<AdapterRef>& wanted, const std::vector<CatalogueEntry>& listed);
+  // `wanted`: by place in the catalogue as it is now, or by name, also that of a version.
+  // The answer: what requests get now.
+  Parsed<std::vector<AdapterRef>> set(const std::vector<AdapterRef>& wanted, const Catalogue& catalogue);
   std::vector<AdapterRef> now() const;
   bool hold(const std::string& name) const;
 

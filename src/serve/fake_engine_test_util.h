@@ -86,6 +86,15 @@ class FakeEngine final : public Engine {
     reply.version =
         versions.contains(command.source.path) ? versions[command.source.path] : "v-" + command.source.label;
     if (command.source.path.find("broken") != std::string::npos) reply.status = corrupt("The file is broken.");
+    const std::string& expected = command.source.expected_digest;
+    if (command.action == AdapterAction::kLoad && !expected.empty() && expected != reply.version) {
+      reply.status = corrupt("the files at " + command.source.path + " are others than those that were loaded");
+      if (const auto known = adapters_.find(command.source.id); known != adapters_.end()) {
+        known->second.tier = AdapterTier::kFailed;
+        known->second.error = reply.status.error().message;
+        tell(known->second);
+      }
+    }
     if (command.action == AdapterAction::kDrop) {
       reply.bytes_freed = 123;
       adapters_.erase(command.source.id);

@@ -61,6 +61,13 @@ void put_disk(JsonOut& out, const KvState& state) {
   out.key("lost_tokens").number(disk.lost_records * state.block_tokens).end_object();
 }
 
+// As requests may name it.
+std::string name_of(const AdapterSourceSpec& source, const Catalogue& catalogue) {
+  for (const CatalogueEntry& version : catalogue.versions(source.label))
+    if (version.source == source.id) return shown_name(catalogue, version);
+  return source.label;
+}
+
 }  // namespace
 
 std::string kv_body(const KvState& state, const NameOf& name_of) {
@@ -76,12 +83,12 @@ std::string kv_body(const KvState& state, const NameOf& name_of) {
   return out.end_array().end_object().take();
 }
 
-void show_kv(const ServeContext& context, std::shared_ptr<Reply> reply) {
-  const auto answer = [reply, &dispatcher = context.dispatcher](const CommandReply& answered) {
+void show_kv(const ServeContext& context, const Catalogue& catalogue, std::shared_ptr<Reply> reply) {
+  const auto answer = [reply, &catalogue, &dispatcher = context.dispatcher](const CommandReply& answered) {
     if (!answered.status.ok()) return reply->refuse(to_api_error(answered.status.error()));
     std::map<std::string, std::string> names;
     for (const auto& adapter : dispatcher.adapters().list())
-      if (!adapter->version.empty()) names.emplace(adapter->version, adapter->source.label);
+      if (!adapter->version.empty()) names.emplace(adapter->version, name_of(adapter->source, catalogue));
     reply->json(200, kv_body(*answered.kv, [&names](const std::string& version) {
                   const auto name = names.find(version);
                   return name == names.end() ? std::string() : name->second;

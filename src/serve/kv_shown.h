@@ -16,10 +16,11 @@
 #include "engine/api.h"
 #include "serve/context.h"
 #include "serve/reply.h"
+#include "store/catalogue.h"
 
 namespace loralei {
 
-void show_kv(const ServeContext& context, std::shared_ptr<Reply> reply);
+void show_kv(const ServeContext& context, const Catalogue& catalogue, std::shared_ptr<Reply> reply);
 // name_of: an adapter's registered name by its version; empty: none has it any more.
 std::string kv_body(const KvState& state, const std::function<std::string(const std::string&)>& name_of);
 

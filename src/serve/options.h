@@ -36,6 +36,7 @@ struct ServeOptions {
   std::optional<PrefixCacheScope> prefix_cache_scope;  // unset: kKey where several keys may call /v1
   std::vector<std::string> cors_origins;               // --cors-origin; "*" allows every origin
   std::vector<std::string> adapter_roots;  // --adapter-dir: adapters loaded over HTTP lie below one of these
+  int64_t keep_versions = 1;               // --keep-versions: of each name that is loaded over HTTP, the newest
   SamplingDefaults defaults;
   int64_t vocab_size = 0;             // of the model's logits; 0: as many as the tokenizer has tokens
   std::vector<TokenId> end_ids;       // the model's end-of-sequence ids, besides the tokenizer's

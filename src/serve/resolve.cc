@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "store/version_name.h"
+
 namespace loralei {
 namespace {
 
@@ -28,43 +30,89 @@ std::string existing_names(const std::vector<std::string>& model_names, const Ca
   return text;
 }
 
+// "base:adapter" without the base; as it is where it is none.
+std::vector<std::string> possible_names(const std::string& name, const std::vector<std::string>& model_names) {
+  std::vector<std::string> names = {name};
+  for (const std::string& base : model_names)
+    if (name.starts_with(base + ":"))
+      names.push_back(name.substr(base.size() + 1));  // "m" and "m:7b" may both be bases
+  return names;
+}
+
 ApiError unknown(const std::string& name, std::string param, const std::vector<std::string>& model_names,
                  const Catalogue& catalogue) {
-  ApiError error = api_error_of_status(404, "The model `" + name.substr(0, 200) + "` does not exist. There is " +
-                                                existing_names(model_names, catalogue) + "; GET /v1/models lists all.");
+  std::string there;
+  for (const std::string& one : possible_names(name, model_names))
+    if (there.empty()) there = versions_there(one, catalogue);
+  const std::string shown = "The model `" + name.substr(0, 200);
+  ApiError error = api_error_of_status(404, there.empty() ? shown + "` does not exist. There is " +
+                                                                existing_names(model_names, catalogue) +
+                                                                "; GET /v1/models lists all."
+                                                          : shown + "` does not exist." + there);
   error.param = std::move(param);
   error.code = "model_not_found";
   return error;
 }
 
 // Answered with the base instead, who set the default would not notice.
-ApiError default_gone(const std::string& name) {
-  ApiError error = api_error_of_status(
-      404, "The adapter `" + name +
-               "`, which POST /lora-adapters made the default of requests that name none, is not " +
-               "registered any more. Name an adapter in the request, or \"lora\": [] for the base alone, or let the " +
-               "defaults be set again.");
+ApiError default_gone(const std::string& name, const Catalogue& catalogue) {
+  ApiError error =
+      api_error_of_status(404, "The adapter `" + name +
+                                   "`, which POST /lora-adapters made the default of requests that name none, is not " +
+                                   "registered any more." + versions_there(name, catalogue) +
+                                   " Name an adapter in the request, or \"lora\": [] for the base alone, or let the " +
+                                   "defaults be set again.");
   error.code = "model_not_found";
   return error;
+}
+
+bool is_same(const CatalogueEntry& one, const CatalogueEntry& other) {
+  return one.name == other.name && one.number == other.number;
 }
 
 // An adapter by its name, or by "base:adapter".
 std::optional<CatalogueEntry> find_adapter(const std::string& name, const std::vector<std::string>& model_names,
                                            const Catalogue& catalogue) {
-  if (auto entry = catalogue.find(name)) return entry;
-  for (const std::string& base : model_names) {
-    if (!name.starts_with(base + ":")) continue;
-    if (auto entry = catalogue.find(name.substr(base.size() + 1))) return entry;  // "m" and "m:7b" may both be bases
-  }
+  for (const std::string& one : possible_names(name, model_names))
+    if (auto entry = catalogue.find(one)) return entry;
   return std::nullopt;
 }
 
 }  // namespace
 
 Error with_names(Error error, const ResolvedModel& model) {
-  if (error.code != ErrorCode::kNotFound || model.entries.empty()) return error;
-  if (error.message.starts_with("adapter \"")) return error;  // of its files: it has been named
+  for (const CatalogueEntry& entry : model.entries) {
+    const std::string plain = "adapter \"" + entry.name + "\"";
+    if (!error.message.starts_with(plain)) continue;  // of its files: it has been named
+    const auto is_it = [&](const CatalogueEntry& other) { return other.name == entry.name; };
+    const bool is_clear = std::count_if(model.entries.begin(), model.entries.end(), is_it) == 1;
+    if (entry.number == 0 || !is_clear) return error;
+    error.message = "adapter \"" + version_name(entry.name, entry.number) + "\"" + error.message.substr(plain.size());
+    return error;
+  }
+  if (error.code != ErrorCode::kNotFound || model.entries.empty() || error.message.starts_with("adapter \""))
+    return error;
   return std::move(error).with_context("adapter \"" + model.label + "\"");
+}
+
+std::string versions_there(const std::string& name, const Catalogue& catalogue) {
+  const auto wanted = parse_version_name(name);
+  if (!wanted) return "";
+  const std::vector<CatalogueEntry> versions = catalogue.versions(wanted->name);
+  if (versions.empty()) return "";
+  const std::string plain = "`" + std::string(wanted->name) + "`";
+  if (versions.back().number == 0) return " " + plain + " has no versions, since it was not loaded over HTTP.";
+  const size_t first = versions.size() - std::min(versions.size(), kNamesListed);
+  std::string list;
+  for (size_t i = first; i < versions.size(); ++i) {
+    list += i == first ? "" : i + 1 == versions.size() ? " and " : ", ";
+    list += "`" + version_name(versions[i].name, versions[i].number) + "`";
+  }
+  if (versions.size() == 1) return " Of " + plain + " there is only " + list + ".";
+  return " Of " + plain + " there are " +
+         (first > 0 ? "the newest " + std::to_string(kNamesListed) + " of " + std::to_string(versions.size()) + ": "
+                    : "") +
+         list + ".";
 }
 
 Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::string>& model_names,
@@ -77,14 +125,18 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
     auto entry = find_adapter(ref.model, model_names, catalogue);
     if (!entry) return unknown(ref.model, "model", model_names, catalogue);
     // The same adapter under both names is what some clients send.
-    if (!wanted.empty() && !(wanted.size() == 1 && wanted[0].name == entry->name)) {
+    const auto is_it = [&](const AdapterRef& one) {
+      const auto other = one.index < 0 ? find_adapter(one.name, model_names, catalogue) : std::nullopt;
+      return other && is_same(*other, *entry);
+    };
+    if (!wanted.empty() && !(wanted.size() == 1 && is_it(wanted[0]))) {
       ApiError error = api_error_of_status(400, "'model' names the adapter `" + entry->name + "` and '" + param +
                                                     "' names adapters too; let 'model' name the base, or leave '" +
                                                     param + "' out.");
       error.param = param;
       return error;
     }
-    if (wanted.empty()) wanted.push_back({entry->name, -1, 1.0f});
+    if (wanted.empty()) wanted.push_back({ref.model, -1, 1.0f});
     param = "model";
   }
   for (const AdapterRef& one : wanted) {
@@ -92,12 +144,12 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
         one.index >= 0 ? catalogue.at(static_cast<size_t>(one.index)) : find_adapter(one.name, model_names, catalogue);
     if (!entry && one.index < 0 && is_base(one.name, model_names))
       continue;  // the base, named as an adapter: nothing to add
-    if (!entry && by_default) return default_gone(one.name);
+    if (!entry && by_default) return default_gone(one.name, catalogue);
     if (!entry) {
       return unknown(one.index >= 0 ? std::to_string(one.index) : one.name, param, model_names, catalogue);
     }
     for (const CatalogueEntry& other : out.entries) {
-      if (other.name != entry->name) continue;
+      if (!is_same(other, *entry)) continue;
       ApiError error = api_error_of_status(400, "The adapter `" + entry->name + "` is named twice.");
       error.param = param;
       return error;

@@ -23,9 +23,13 @@ std::string template_source(const TextModel& text, bool with_tools) {
   return chat_template ? chat_template->source() : std::string();
 }
 
-float default_scale(const ServerFacts& facts, const std::string& name) {
-  for (const AdapterRef& one : facts.defaults)
-    if (one.name == name) return one.scale;
+// A default may be a version that another name means now.
+float default_scale(const ServerFacts& facts, const CatalogueEntry& entry) {
+  for (const AdapterRef& one : facts.defaults) {
+    if (one.name == entry.name) return one.scale;
+    const auto named = facts.catalogue.find(one.name);
+    if (named && named->source == entry.source) return one.scale;
+  }
   return 0.0f;
 }
 
@@ -35,7 +39,7 @@ void put_default_adapters(const ServerFacts& facts, JsonOut& out) {
   if (!facts.defaults.empty()) {
     int64_t id = 0;
     for (const CatalogueEntry& entry : facts.catalogue.list()) {
-      const float scale = default_scale(facts, entry.name);
+      const float scale = default_scale(facts, entry);
       if (scale != 0.0f) out.begin_object().key("id").number(id).key("scale").real(scale).end_object();
       ++id;
     }
@@ -166,7 +170,7 @@ std::string lora_adapters_body(const ServerFacts& facts) {
   int64_t id = 0;
   for (const CatalogueEntry& entry : facts.catalogue.list()) {
     out.begin_object().key("id").number(id++).key("name").string(entry.name).key("path").string(entry.path);
-    out.key("scale").real(default_scale(facts, entry.name)).end_object();
+    out.key("scale").real(default_scale(facts, entry)).end_object();
   }
   return out.end_array().take();
 }

@@ -329,14 +329,6 @@ void TextModels::put(const CatalogueEntry& entry, std::shared_ptr<const TextMode
   adapters_[entry.source] = {std::move(model), ++uses_, number};
 }
 
-bool TextModels::goes_with(AdapterSourceId source, const TextModel& model) {
-  const std::lock_guard lock(mutex_);
-  const auto known = adapters_.find(source);
-  if (known == adapters_.end()) return false;
-  const Entry& entry = known->second;
-  return model.number() == (entry.model != nullptr ? entry.model->number() : entry.loaded_with);
-}
-
 void TextModels::forget(AdapterSourceId source) {
   const std::lock_guard lock(mutex_);
   adapters_.erase(source);

@@ -131,8 +131,6 @@ class TextModels {
   // for this entry.
   Result<std::shared_ptr<const TextModel>> read(const CatalogueEntry& entry);
   void put(const CatalogueEntry& entry, std::shared_ptr<const TextModel> model);
-  // Whether that is what the source goes with, as far as is known.
-  bool goes_with(AdapterSourceId source, const TextModel& model);
   void forget(AdapterSourceId source);
 
  private:

@@ -545,6 +545,7 @@ class FakeFiles {
     adapter->version = version;
     for (int i = 0; i < 6; ++i)
       adapter->digest[static_cast<size_t>(i)] = static_cast<uint8_t>(file.content >> (8 * (5 - i)));
+    TRY(check_digest(adapter->digest, options.expected_digest, path));
     adapter->bytes = file.bytes;
     adapter->rank_max = 4;
     adapter->vocab = kVocab;

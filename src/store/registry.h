@@ -9,12 +9,12 @@
 // Ownership: values in and out.
 // Invariants: a write is answered well only when it will be found after a crash; what it
 // did can be read before it is answered, and what it did not do never. The versions of a
-// name have numbers from 1 upward, which are never given again, even after the name was
-// removed. Of each name the newest `keep_versions` are kept. Others may write, too: two
-// reads need not agree.
-// Failure: put() and remove() answer kOverloaded when the queue is full and kUnavailable
-// after stop(): then nothing is called. Everything later (disk full, file gone) comes
-// with the answer, and nothing has changed.
+// name have numbers from 1 upward, which are never given to another, even after the name
+// was removed. Of each name the newest `keep_versions` are kept. Others may write, too:
+// two reads need not agree.
+// Failure: put() and those that remove answer kOverloaded when the queue is full and
+// kUnavailable after stop(): then nothing is called. Everything later (disk full, file
+// gone) comes with the answer, and nothing has changed.
 #pragma once
 
 #include <cstdint>
@@ -55,12 +55,17 @@ class Registry {
   virtual ~Registry() = default;  // stop()
   // The newest version of that name.
   virtual std::optional<AdapterRecord> find(std::string_view name) const = 0;
+  // All of that name, the oldest first.
+  virtual std::vector<AdapterRecord> versions(std::string_view name) const = 0;
   // All versions that are kept, by name, the oldest first.
   virtual std::vector<AdapterRecord> list() const = 0;
-  // A new version of record.name, whose number is not looked at.
+  // A new version of record.name, which is given its number; or with a number one that
+  // was removed, again.
   virtual Status put(AdapterRecord record, Done done) = 0;
   // All versions of the name.
   virtual Status remove(const std::string& name, Done done) = 0;
+  // One of them; number > 0.
+  virtual Status remove_version(const std::string& name, int64_t number, Done done) = 0;
   // Writes and answers what was taken, and takes nothing more. Any number of times.
   virtual void stop() = 0;
 };

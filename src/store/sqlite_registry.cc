@@ -53,7 +53,7 @@ std::string row_sha256(const Row& row) {
 
 // The statements that writes are made of.
 struct Statements {
-  SqliteStatement last_number, insert, erase, begin, commit;
+  SqliteStatement last_number, newest, insert, erase, erase_older, begin, commit;
 };
 
 class SqliteRegistry final : public Registry {
@@ -76,6 +76,15 @@ class SqliteRegistry final : public Registry {
     const auto found = kept_.find(name);
     if (found == kept_.end()) return std::nullopt;
     return found->second.rbegin()->second;
+  }
+
+  std::vector<AdapterRecord> versions(std::string_view name) const override {
+    const std::lock_guard lock(mutex_);
+    std::vector<AdapterRecord> all;
+    if (const auto found = kept_.find(name); found != kept_.end()) {
+      for (const auto& [number, record] : found->second) all.push_back(record);
+    }
+    return all;
   }
 
   std::vector<AdapterRecord> list() const override {
@@ -103,11 +112,10 @@ class SqliteRegistry final : public Registry {
     return take({{std::move(record), false}, std::move(done)});
   }
 
-  Status remove(const std::string& name, Done done) override {
-    Row row;
-    row.record.name = name;
-    row.gone = true;
-    return take({std::move(row), std::move(done)});
+  Status remove(const std::string& name, Done done) override { return take_gone(name, 0, std::move(done)); }
+  Status remove_version(const std::string& name, int64_t number, Done done) override {
+    CHECK(number > 0);
+    return take_gone(name, number, std::move(done));
   }
 
   void stop() override {
@@ -120,13 +128,20 @@ class SqliteRegistry final : public Registry {
   struct Write {
     Row row;
     Done done;
-    int64_t number = 0;  // of the version written, or of the newest removed
+    int64_t removed = 0;  // of one that removes: that version alone; 0: all
+    int64_t number = 0;   // of the version written, or of the newest removed
   };
 
   Status take(Write write);
+  Status take_gone(const std::string& name, int64_t number, Done done) {
+    Write write{{{}, true}, std::move(done), number};
+    write.row.record.name = name;
+    return take(std::move(write));
+  }
   void write_all();
   Status commit(std::vector<Write>& writes);
   Status write(Write& write);
+  Status write_gone(Write& write, int64_t last);
   Status insert(const Row& row);
   void keep(Write& write);
 
@@ -174,21 +189,41 @@ Status SqliteRegistry::commit(std::vector<Write>& writes) {
   return statements_.commit.run();
 }
 
-Status SqliteRegistry::write(Write& write) {
-  const std::string& name = write.row.record.name;
-  statements_.last_number.bind(1, name);
-  const Result<bool> found = statements_.last_number.step();
-  const int64_t last = found.ok() && *found ? statements_.last_number.number(0) : 0;
-  const bool was_gone = found.ok() && *found && statements_.last_number.number(1) != 0;
-  statements_.last_number.reset();
+// The number in its first column; 0: it finds no row.
+Result<int64_t> number_of(SqliteStatement& statement) {
+  const Result<bool> found = statement.step();
+  const int64_t number = found.ok() && *found ? statement.number(0) : 0;
+  statement.reset();
   TRY(found);
-  if (write.row.gone && (last == 0 || was_gone)) return {};  // nothing to remove
-  write.number = write.row.gone ? last : last + 1;
-  write.row.record.number = write.number;
-  // What a version that is kept takes the place of; of a name that goes, all.
-  statements_.erase.bind(1, name);
-  statements_.erase.bind(2, write.row.gone ? last : write.number - options_.keep_versions);
+  return number;
+}
+
+Status SqliteRegistry::write(Write& write) {
+  AdapterRecord& record = write.row.record;
+  statements_.last_number.bind(1, record.name);
+  TRY_ASSIGN(const int64_t last, number_of(statements_.last_number));
+  if (write.row.gone) return write_gone(write, last);
+  const bool again = record.number != 0;
+  if (!again) record.number = last + 1;
+  write.number = record.number;
+  if (again) return insert(write.row);
+  statements_.erase_older.bind(1, record.name);
+  statements_.erase_older.bind(2, options_.keep_versions - 1);
+  TRY(statements_.erase_older.run());
+  return insert(write.row);
+}
+
+Status SqliteRegistry::write_gone(Write& write, int64_t last) {
+  AdapterRecord& record = write.row.record;
+  statements_.newest.bind(1, record.name);
+  statements_.newest.bind(2, write.removed);
+  TRY_ASSIGN(write.number, number_of(statements_.newest));
+  if (write.number == 0) return {};  // nothing to remove
+  statements_.erase.bind(1, record.name);
+  statements_.erase.bind(2, write.removed);
   TRY(statements_.erase.run());
+  if (write.removed != 0 && write.removed != last) return {};
+  record.number = last;
   return insert(write.row);
 }
 
@@ -212,12 +247,15 @@ void SqliteRegistry::keep(Write& write) {
   const std::lock_guard lock(mutex_);
   const std::string name = write.row.record.name;
   if (write.row.gone) {
-    kept_.erase(name);
+    const auto known = kept_.find(name);
+    if (known == kept_.end()) return;
+    if (write.removed != 0) known->second.erase(write.removed);
+    if (write.removed == 0 || known->second.empty()) kept_.erase(known);
     return;
   }
   auto& versions = kept_[name];
   versions.insert_or_assign(write.number, std::move(write.row.record));
-  versions.erase(versions.begin(), versions.upper_bound(write.number - options_.keep_versions));
+  if (versions.size() > static_cast<size_t>(options_.keep_versions)) versions.erase(versions.begin());
 }
 
 Result<Row> read_row(const SqliteStatement& statement, const std::string& path) {
@@ -296,15 +334,22 @@ Status prepare_file(SqliteDatabase& database, bool is_new) {
 
 Result<Statements> prepare_statements(SqliteDatabase& database) {
   TRY_ASSIGN(SqliteStatement last_number,
-             database.prepare("SELECT number, gone FROM versions WHERE name = ?1 ORDER BY number DESC LIMIT 1"));
+             database.prepare("SELECT number FROM versions WHERE name = ?1 ORDER BY number DESC LIMIT 1"));
+  TRY_ASSIGN(SqliteStatement newest,
+             database.prepare("SELECT number FROM versions WHERE name = ?1 AND NOT gone AND (?2 = 0 OR number = ?2) "
+                              "ORDER BY number DESC LIMIT 1"));
   TRY_ASSIGN(SqliteStatement insert,
-             database.prepare(std::string("INSERT INTO versions (") + kColumns +
+             database.prepare(std::string("INSERT OR REPLACE INTO versions (") + kColumns +
                               ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"));
   TRY_ASSIGN(SqliteStatement erase,
-             database.prepare("DELETE FROM versions WHERE name = ?1 AND (number <= ?2 OR gone)"));
+             database.prepare("DELETE FROM versions WHERE name = ?1 AND (?2 = 0 OR number = ?2)"));
+  TRY_ASSIGN(SqliteStatement erase_older,
+             database.prepare("DELETE FROM versions WHERE name = ?1 AND (gone OR number NOT IN (SELECT number FROM "
+                              "versions WHERE name = ?1 AND NOT gone ORDER BY number DESC LIMIT ?2))"));
   TRY_ASSIGN(SqliteStatement begin, database.prepare("BEGIN IMMEDIATE"));
   TRY_ASSIGN(SqliteStatement commit, database.prepare("COMMIT"));
-  return Statements{std::move(last_number), std::move(insert), std::move(erase), std::move(begin), std::move(commit)};
+  return Statements{std::move(last_number), std::move(newest), std::move(insert), std::move(erase),
+                    std::move(erase_older), std::move(begin),  std::move(commit)};
 }
 
 }  // namespace

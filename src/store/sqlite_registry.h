@@ -3,9 +3,9 @@
 // own, which nobody else can open meanwhile.
 //
 // Format: application_id kRegistryApplication, user_version kRegistryFormat, one table
-// `versions` with a row for each version, and for each name that was removed one
-// that says which number was its last (`gone`). Each row has a SHA-256 of itself, since
-// SQLite checks its pages' structure only.
+// `versions` with a row for each version, and for each name whose newest version was
+// removed one that says which number was its last (`gone`). Each row has a SHA-256 of
+// itself, since SQLite checks its pages' structure only.
 // Durability: WAL with synchronous FULL: a commit is on disk before it is answered.
 // Writes that wait together are committed together.
 // Failure: open_sqlite_registry() answers a sentence for a file that another server has

@@ -84,6 +84,12 @@ Result<int64_t> remove(Registry& registry, const std::string& name) {
   return answer.get_future().get();
 }
 
+Result<int64_t> remove(Registry& registry, const std::string& name, int64_t number) {
+  std::promise<Result<int64_t>> answer;
+  TRY(registry.remove_version(name, number, [&](const Result<int64_t>& one) { answer.set_value(one); }));
+  return answer.get_future().get();
+}
+
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -114,6 +120,42 @@ TEST_F(RegistryTest, KeepsWhatWasPutAndNumbersIt) {
   EXPECT_EQ(put(*registry, record("a", "third")).value(), 3) << "numbers are never given again";
 }
 
+TEST_F(RegistryTest, OneVersionIsRemovedAndPutAgain) {
+  auto registry = open(3);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(put(*registry, record("a", "d" + std::to_string(i + 1))).ok());
+  const auto numbers = [&] {
+    std::string text;
+    for (const AdapterRecord& one : registry->list()) text += std::to_string(one.number) + one.digest + " ";
+    return text;
+  };
+  const std::vector<AdapterRecord> all = registry->list();
+  EXPECT_EQ(numbers(), "3d3 4d4 5d5 ");
+  EXPECT_EQ(remove(*registry, "a", 4).value(), 4);
+  EXPECT_EQ(remove(*registry, "a", 4).value(), 0);
+  EXPECT_EQ(remove(*registry, "a", 2).value(), 0) << "it was too old";
+  EXPECT_EQ(remove(*registry, "b", 1).value(), 0);
+  EXPECT_EQ(remove(*registry, "a", 5).value(), 5) << "the newest";
+  EXPECT_EQ(registry->find("a")->number, 3);
+  registry.reset();
+  registry = open(3);
+  EXPECT_EQ(numbers(), "3d3 ");
+  EXPECT_EQ(put(*registry, all[2]).value(), 5) << "again";
+  EXPECT_EQ(put(*registry, all[1]).value(), 4);
+  EXPECT_EQ(registry->list(), all);
+  EXPECT_EQ(registry->versions("a"), all);
+  EXPECT_TRUE(registry->versions("b").empty());
+  EXPECT_EQ(remove(*registry, "a", 4).value(), 4);
+  EXPECT_EQ(put(*registry, record("a", "d6")).value(), 6);
+  EXPECT_EQ(numbers(), "3d3 5d5 6d6 ") << "the newest three that there are";
+  for (const int64_t number : {3, 5, 6}) EXPECT_EQ(remove(*registry, "a", number).value(), number);
+  EXPECT_FALSE(registry->find("a"));
+  EXPECT_EQ(remove(*registry, "a").value(), 0);
+  registry.reset();
+  registry = open(3);
+  EXPECT_TRUE(registry->list().empty());
+  EXPECT_EQ(put(*registry, record("a", "d7")).value(), 7) << "numbers are never given again";
+}
+
 // What the registry is to be, in a few lines.
 struct Naive {
   int64_t keep;
@@ -127,7 +169,21 @@ struct Naive {
     if (static_cast<int64_t>(versions.size()) > keep) versions.pop_front();
     return one.number;
   }
-  int64_t remove(const std::string& name) { return kept.erase(name) == 0 ? 0 : last[name]; }
+  int64_t remove(const std::string& name) {
+    const auto known = kept.find(name);
+    if (known == kept.end()) return 0;
+    const int64_t newest = known->second.back().number;
+    kept.erase(known);
+    return newest;
+  }
+  int64_t remove(const std::string& name, int64_t number) {
+    const auto known = kept.find(name);
+    if (known == kept.end()) return 0;
+    const auto is_it = [number](const AdapterRecord& one) { return one.number == number; };
+    if (std::erase_if(known->second, is_it) == 0) return 0;
+    if (known->second.empty()) kept.erase(known);
+    return number;
+  }
   std::vector<AdapterRecord> list() const {
     std::vector<AdapterRecord> all;
     for (const auto& [name, versions] : kept) all.insert(all.end(), versions.begin(), versions.end());
@@ -156,9 +212,13 @@ TEST_F(RegistryTest, AgreesWithANaiveOneThroughRestartsAndCrashes) {
           answered.push_back(number.ok() ? *number : -1);
           if (answered.size() == count) all.set_value();
         };
-        if (prng.below(3) == 0) {
+        if (const uint64_t what = prng.below(6); what == 0) {
           expected.push_back(naive.remove(name));
           ASSERT_TRUE(registry->remove(name, done).ok());
+        } else if (what == 1) {  // one that is there, or not
+          const int64_t number = std::max<int64_t>(1, naive.last[name] - static_cast<int64_t>(prng.below(4)));
+          expected.push_back(naive.remove(name, number));
+          ASSERT_TRUE(registry->remove_version(name, number, done).ok());
         } else {
           AdapterRecord one = record(name, "digest " + std::to_string(prng.below(1000)));
           one.created_s = static_cast<int64_t>(prng.below(1'000'000));

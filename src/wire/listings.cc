@@ -40,7 +40,15 @@ void put_adapter(JsonOut& out, const AdapterRow& row) {
   row.change_norm ? out.real(*row.change_norm) : out.null();
   out.key("notes").begin_array();
   for (const std::string& note : row.notes) out.string(note);
-  out.end_array().key("error").string_or_null(row.error).end_object();
+  out.end_array().key("error").string_or_null(row.error).key("number");
+  row.number > 0 ? out.number(row.number) : out.null();
+  out.key("versions").begin_array();
+  for (const AdapterVersionRow& one : row.versions) {
+    out.begin_object().key("number").number(one.number).key("digest").string(one.digest).key("path").string(one.path);
+    out.key("state").string(one.state).key("pinned").boolean(one.pinned).key("error").string_or_null(one.error);
+    out.end_object();
+  }
+  out.end_array().end_object();
 }
 
 }  // namespace

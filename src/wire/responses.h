@@ -144,15 +144,24 @@ std::string model_card(const ModelCard& card);
 std::string model_list(const std::vector<ModelCard>& cards);
 
 // One row of GET /v1/adapters.
+struct AdapterVersionRow {
+  int64_t number = 0;
+  std::string digest;  // that its files must give
+  std::string path;
+  std::string state = "registered";  // AdapterRow's
+  bool pinned = false;
+  std::string error;  // why its last load failed
+};
 struct AdapterRow {
   std::string name;
   std::string path;
-  std::string source;  // command_line, directory, http
-  std::string state;   // registered, loading, ready, failed ...
-  std::string tier;    // disk, memory, device
+  std::string source;                // command_line, directory, http
+  std::string state = "registered";  // loading, ready, failed ...
+  std::string tier = "disk";         // memory, device
   int64_t bytes = 0;
   int rank = 0;
   std::string version;               // digest of its files, once known
+  int64_t number = 0;                // of the version; 0: it has none
   int64_t uses = 0;                  // requests begun with it
   double recent_uses = 0;            // of the last minutes
   std::optional<double> load_s;      // of its last load
@@ -165,6 +174,7 @@ struct AdapterRow {
   std::optional<double> change_norm;                 // of all its low-rank products; none while it is not in memory
   std::vector<std::string> notes;                    // what was applied, and what the load report says
   std::string error;                                 // why the last load failed
+  std::vector<AdapterVersionRow> versions;           // that are kept, the oldest first
 };
 std::string adapter_row(const AdapterRow& row);
 std::string adapter_list(const std::vector<AdapterRow>& rows);

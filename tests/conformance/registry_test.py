@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters loaded over HTTP survive the end of the server, however it ends: a real process, killed at any moment."""
 import http.client
+import json
 import os
 import pathlib
 import random
@@ -12,11 +13,14 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 
 from live_server import BINARY, ROOT, LiveServer
 
 ADAPTERS = sorted(path for path in (ROOT / "demo/adapters").iterdir() if path.is_dir())[:2]
 KILLS = int(os.environ.get("REGISTRY_KILLS", "24"))
+STEPS = 20  # of a training that publishes each
+STREAM_TOKENS = 120
 
 
 class Registry(unittest.TestCase):
@@ -28,8 +32,8 @@ class Registry(unittest.TestCase):
         for name, source in zip(("one", "two"), ADAPTERS):
             shutil.copytree(source, self.root / name)
 
-    def start(self, *flags, before=None):
-        server = LiveServer("-c", "256", "--max-num-seqs", "4", "--adapter-dir", str(self.root), "--registry", str(self.file),
+    def start(self, *flags, before=None, at_once=4):
+        server = LiveServer("-c", "256", "--max-num-seqs", str(at_once), "--adapter-dir", str(self.root), "--registry", str(self.file),
                             *flags, adapters=None, before=before)
         self.addCleanup(server.process.kill)
         return server
@@ -68,9 +72,131 @@ class Registry(unittest.TestCase):
         shutil.rmtree(self.root / "one")
         shutil.copytree(ADAPTERS[1], self.root / "one")
         server = self.start()
+        self.assertTrue(any("'mine@1' of the registry is not served" in line for line in server.lines), server.lines)
+        self.refused(server, "mine", "mine@1", "one")
+        self.stop(server)
+        shutil.rmtree(self.root / "one")
+        server = self.start()
         self.assertEqual(self.loaded(server), {})
-        self.assertTrue(any("'mine' of the registry is not served" in line for line in server.lines), server.lines)
         self.assertEqual(server.request("POST", "/v1/chat/completions", ask)[0], 404)
+        self.stop(server)
+
+    def refused(self, server, name, version, folder):
+        """Other files are at a version's path: its requests are told which and where, and what to do."""
+        status, _, body = self.ask(server, name)
+        self.assertEqual(status, 400, body)
+        for part in (f'adapter "{version}" was not loaded', f"the files at {self.root / folder} are others than those",
+                     "bring those back, or load what is there now as a new version"):
+            self.assertIn(part, body["error"]["message"])
+
+    def ask(self, server, name, **more):
+        body = {"model": name, "prompt": "Mara went to the river", "max_tokens": STREAM_TOKENS, "temperature": 0,
+                "ignore_eos": True, **more}
+        return server.request("POST", "/v1/completions", body)
+
+    def text_of(self, server, name):
+        status, _, body = self.ask(server, name)
+        self.assertEqual(status, 200, body)
+        self.assertEqual(body["model"], name)
+        return body["choices"][0]["text"]
+
+    def put_step(self, folder, step):
+        """What a training step leaves behind: every one answers something else."""
+        shutil.rmtree(self.root / folder, ignore_errors=True)
+        shutil.copytree(ADAPTERS[0], self.root / folder)
+        config = self.root / folder / "adapter_config.json"
+        values = json.loads(config.read_text())
+        values["lora_alpha"] = values["lora_alpha"] * (0.2 + 0.1 * step)
+        config.write_text(json.dumps(values))
+
+    def stream(self, server, name, key, begun, texts):
+        """Appends the text, and which version was the newest when it ended."""
+        body = json.dumps({"model": name, "prompt": "Mara went to the river", "max_tokens": STREAM_TOKENS, "temperature": 0,
+                           "ignore_eos": True, "stream": True}).encode()
+        request = urllib.request.Request(server.url + "/v1/completions", data=body, headers={"Content-Type": "application/json"})
+        text = ""
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    begun.set()
+                    text += json.loads(line[6:])["choices"][0]["text"]
+        texts.append((key, text, self.published))
+
+    def test_a_version_for_each_training_step(self):
+        for step in range(1, STEPS + 1):
+            self.put_step(f"step-{step}", step)
+        plain = LiveServer("-c", "256", "--adapter-dir", str(self.root), adapters=None)
+        self.addCleanup(plain.process.kill)
+        alone = {step: self.text_of(plain, f"step-{step}") for step in range(1, STEPS + 1)}
+        self.stop(plain)
+        self.assertGreater(len(set(alone.values())), STEPS // 2, "the steps hardly differ")
+        server = self.start("--keep-versions", "3", at_once=12)
+        texts, threads, self.published = [], [], 0
+        for step in range(1, STEPS + 1):
+            self.assertEqual(self.load(server, "policy", f"step-{step}", load_inplace=True)[0], 200)
+            self.published = step
+            for name, key in (("policy", step), (f"policy@{max(1, step - 2)}", max(1, step - 2))):
+                begun = threading.Event()
+                threads.append(threading.Thread(target=self.stream, args=(server, name, key, begun, texts)))
+                threads[-1].start()
+                self.assertTrue(begun.wait(60), "what a name means is known when its answer begins")
+            status, _, body = self.ask(server, f"policy@{step - 3}")
+            if step > 3:
+                self.assertEqual(status, 404)
+                self.assertIn(f"there are `policy@{step - 2}`, `policy@{step - 1}` and `policy@{step}`", body["error"]["message"])
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(texts), 2 * STEPS)
+        for key, text, _ in texts:
+            self.assertEqual(text, alone[key], f"version {key}")
+        outlived = sum(published - key >= 3 for key, _, published in texts)
+        print(outlived, "of", len(texts), "streams outlived their version", flush=True)
+        self.assertGreater(outlived, 0)
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait(60)
+        self.put_step(f"step-{STEPS - 1}", 1)
+        server = self.start("--keep-versions", "3")
+        self.assertTrue(any(f"'policy@{STEPS - 1}' of the registry is not served" in line for line in server.lines), server.lines)
+        self.assertEqual(self.text_of(server, "policy"), alone[STEPS])
+        self.assertEqual(self.text_of(server, f"policy@{STEPS}"), alone[STEPS])
+        self.refused(server, f"policy@{STEPS - 1}", f"policy@{STEPS - 1}", f"step-{STEPS - 1}")
+        # Between the start and its first use.
+        self.put_step(f"step-{STEPS - 2}", 2)
+        self.refused(server, f"policy@{STEPS - 2}", f"policy@{STEPS - 2}", f"step-{STEPS - 2}")
+        for step in (STEPS - 1, STEPS - 2):
+            self.put_step(f"step-{step}", step)
+            self.assertEqual(self.text_of(server, f"policy@{step}"), alone[step], "its files are back")
+        states = server.request("GET", "/v1/adapters")[2]["data"]
+        policy = next(row for row in states if row["name"] == "policy")
+        self.assertEqual((policy["number"], [one["number"] for one in policy["versions"]]), (STEPS, [STEPS - 2, STEPS - 1, STEPS]))
+        self.assertEqual(server.request("DELETE", f"/v1/adapters/policy@{STEPS}")[0], 200)
+        self.assertEqual(self.text_of(server, "policy"), alone[STEPS - 1])
+        self.stop(server)
+        server = self.start("--keep-versions", "3")
+        self.assertEqual(self.text_of(server, "policy"), alone[STEPS - 1])
+        self.assertEqual(self.load(server, "policy", "step-1", load_inplace=True)[0], 200)
+        self.assertEqual(self.text_of(server, f"policy@{STEPS + 1}"), alone[1])
+        self.stop(server)
+
+    def test_steps_that_overwrite_one_folder(self):
+        """Room for one adapter: the older version leaves memory, and cannot come back."""
+        self.put_step("now", 1)
+        room = sum(file.stat().st_size for file in (self.root / "now").iterdir()) * 3 // 2
+        server = self.start("--keep-versions", "2", "--adapter-memory", str(room))
+        self.assertEqual(self.load(server, "policy", "now", load_inplace=True)[0], 200)
+        first = self.text_of(server, "policy")
+        self.put_step("now", 9)
+        self.assertEqual(self.text_of(server, "policy@1"), first, "it is in memory")
+        self.assertEqual(self.load(server, "policy", "now", load_inplace=True)[0], 200)
+        second = self.text_of(server, "policy")
+        self.assertNotEqual(first, second)
+        for _ in range(3):
+            self.refused(server, "policy@1", "policy@1", "now")
+            self.assertEqual(self.text_of(server, "policy"), second)
+        # Once it has left memory, and other files are there, the newest is an error, too.
+        self.put_step("now", 1)
+        self.assertEqual(self.text_of(server, "policy@1"), first, "the first step's files are back")
+        self.refused(server, "policy", "policy@2", "now")
         self.stop(server)
 
     def test_one_file_for_each_server(self):
