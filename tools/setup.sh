@@ -8,7 +8,7 @@ build_packages=(ca-certificates curl jq g++ cmake ninja-build pkg-config libboos
   libspdlog-dev prometheus-cpp-dev libpcre2-dev libicu-dev libsqlite3-dev)
 test_packages=(libsentencepiece-dev clang clang-format libclang-rt-14-dev python3 python3-venv git bsdextrautils)
 long_packages=(g++-aarch64-linux-gnu qemu-user-static bochs bochs-term bochsbios vgabios isolinux syslinux-common
-  xorriso busybox-static cpio bsdutils binutils)
+  xorriso busybox-static cpio bsdutils binutils valgrind)
 
 packages=("${build_packages[@]}")
 case "${1:-build}" in

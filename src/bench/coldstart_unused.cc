@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMemoryShare = 0.3;  // of what is free, for each of both
 constexpr double kNs = 1e-9;
-constexpr int kDecoding = 8, kTokens = 32, kPrompt = 128;  // of one pair
+constexpr int kTokens = 32, kPrompt = 128;  // of one pair
 constexpr double kPercentMost = 0.5;
 
 struct Side {
@@ -32,7 +32,7 @@ struct Side {
 Result<Side> open_side(const BenchOptions& options, ColdStart way, const std::vector<std::string>& files,
                        const Clock& clock, LogSink& log, EngineHostOptions host) {
   host.engine.cold_start = way;
-  host.engine.max_sequences = kDecoding;
+  host.engine.max_sequences = options.batches.back();
   host.engine.max_model_len = kPrompt + kTokens;
   host.engine.step_time_ns = options.bounded_steps ? host.engine.step_time_ns : kStepTimeUnbounded;
   host.device = emulated_factory({.memory_share = kMemoryShare});
@@ -48,8 +48,8 @@ Result<Side> open_side(const BenchOptions& options, ColdStart way, const std::ve
 struct Times {
   double decode_s = 0, prefill_s = 0;
 };
-Result<Times> run_side(Side& side, uint64_t seed) {
-  BatchSpec spec{.sequences = kDecoding, .prompt_tokens = 1, .new_tokens = kTokens, .adapters = side.names};
+Result<Times> run_side(Side& side, int decoding, uint64_t seed) {
+  BatchSpec spec{.sequences = decoding, .prompt_tokens = 1, .new_tokens = kTokens, .adapters = side.names};
   spec.seed = seed;
   spec.vocab = side.vocab;
   TRY_ASSIGN(const BatchTimes decode, side.runner->run(spec));
@@ -85,7 +85,7 @@ Status bench_coldstart_unused(const BenchOptions& options, LogSink& log, BenchRe
     Times times[2];
     for (int turn = 0; turn < 2; ++turn) {
       const int at = (pairs.number() + turn) % 2;  // who goes first alternates
-      TRY_ASSIGN(times[at], run_side(sides[at], static_cast<uint64_t>(pairs.number()) + 1));
+      TRY_ASSIGN(times[at], run_side(sides[at], options.batches.back(), static_cast<uint64_t>(pairs.number()) + 1));
     }
     if (pairs.number() == 0) cold_before = sides[0].cold() + sides[1].cold();  // now all are there
     if (!pairs.keep()) continue;

@@ -26,6 +26,10 @@
 //    (2401.11240). Adapters come in 32 layers, and a core that helps computes 50 Gflop a
 //    second of the 65,536 of a row and rank in a layer; 50 microseconds pass rows on. The
 //    others have no such numbers: adapters come to a GPU as a whole today.
+//  - "-bgmv" and "-mbgmv" are an A10 with the two kernels whose models CaraServe fits
+//    (§5, figure 9; both with R^2 = 0.96): every row reads its adapter, padded to the
+//    largest rank of the step or as it is. They read at 70 % of the memory's rate, as
+//    measured there, and adapters of q, k and v: 1,572,864 bytes for a rank.
 //  - memory: the card's, less 13.5 GB of weights and a tenth; a quarter for adapters.
 #include <span>
 
@@ -56,20 +60,29 @@ constexpr LinearPoint kH100Linear[] = {
     {1296, 0.030582}, {1520, 0.031661}, {1552, 0.035390}, {1600, 0.035535}, {2032, 0.040314}, {2048, 0.040379},
     {2080, 0.046140}, {2784, 0.058515}, {3680, 0.079985}, {4096, 0.083591}};
 
+// What a step reads of its adapters: each once; each row its own; each row the largest.
+enum class LoraKernel : uint8_t { kSegmented, kGathered, kPadded };
+
 struct Gpu {
   const char* name;
   std::span<const LinearPoint> linear;
   double memory_bytes, read_bytes_per_s, flop_per_s, link_bytes_per_s;
   double linear_scale = 1;
   bool helped = false;
+  LoraKernel kernel = LoraKernel::kSegmented;
 };
-constexpr Gpu kGpus[] = {{"a40-llama2-7b", kA40Linear, 48e9, 0.8 * 696e9, 0.4 * 149.7e12, 8.6e9},
-                         {"a100-llama2-7b", kA100Linear, 80e9, 0.8 * 2039e9, 0.4 * 312e12, 8.6e9},
-                         {"h100-llama2-7b", kH100Linear, 80e9, 0.8 * 3350e9, 0.4 * 989e12, 17.2e9},
-                         {"a10-llama2-7b", kA40Linear, 24e9, 0.8 * 600e9, 0.4 * 125e12, 8.6e9, 1.2, true}};
+constexpr Gpu kGpus[] = {
+    {"a40-llama2-7b", kA40Linear, 48e9, 0.8 * 696e9, 0.4 * 149.7e12, 8.6e9},
+    {"a100-llama2-7b", kA100Linear, 80e9, 0.8 * 2039e9, 0.4 * 312e12, 8.6e9},
+    {"h100-llama2-7b", kH100Linear, 80e9, 0.8 * 3350e9, 0.4 * 989e12, 17.2e9},
+    {"a10-llama2-7b", kA40Linear, 24e9, 0.8 * 600e9, 0.4 * 125e12, 8.6e9, 1.2, true},
+    {"a10-llama2-7b-bgmv", kA40Linear, 24e9, 0.8 * 600e9, 0.4 * 125e12, 8.6e9, 1.2, true, LoraKernel::kPadded},
+    {"a10-llama2-7b-mbgmv", kA40Linear, 24e9, 0.8 * 600e9, 0.4 * 125e12, 8.6e9, 1.2, true, LoraKernel::kGathered}};
 
 constexpr double kWeightBytes = 13.5e9;
 constexpr int64_t kKvBytesPerToken = 524288, kAdapterBytesPerRank = 2097152;
+constexpr int64_t kGatheredBytesPerRank = 1572864;
+constexpr double kGatheredRate = 0.7 / 0.8;  // of what attention reads at
 constexpr double kFlopPerPosition = 524288, kFlopPerLogitsRow = 2.0 * 32000 * 4096;
 constexpr int32_t kLayers = 32;
 constexpr double kFlopPerRowRankLayer = 65536;
@@ -92,8 +105,14 @@ Profile profile_of(const Gpu& gpu) {
   set(CostTerm::kPrefillAttended, kFlopPerPosition / gpu.flop_per_s);
   set(CostTerm::kDecodeAttended, static_cast<double>(kKvBytesPerToken) / gpu.read_bytes_per_s);
   set(CostTerm::kLogitsRow, kFlopPerLogitsRow / gpu.flop_per_s);
-  set(CostTerm::kRankSum, static_cast<double>(kAdapterBytesPerRank) / gpu.read_bytes_per_s);
-  set(CostTerm::kLoraRowRank, kA40LoraRowRankS * kGpus[0].flop_per_s / gpu.flop_per_s);
+  if (gpu.kernel == LoraKernel::kSegmented) {
+    set(CostTerm::kRankSum, static_cast<double>(kAdapterBytesPerRank) / gpu.read_bytes_per_s);
+    set(CostTerm::kLoraRowRank, kA40LoraRowRankS * kGpus[0].flop_per_s / gpu.flop_per_s);
+  } else {
+    profile.model.adapter_bytes_per_rank = kGatheredBytesPerRank;
+    set(gpu.kernel == LoraKernel::kPadded ? CostTerm::kRankMaxRow : CostTerm::kLoraRowRank,
+        static_cast<double>(kGatheredBytesPerRank) / (kGatheredRate * gpu.read_bytes_per_s));
+  }
   profile.disk = TransferCost{.seconds = 1e-3, .bytes_per_second = 2e9, .at_once = 2};
   if (gpu.helped) {
     profile.model.layers = kLayers;

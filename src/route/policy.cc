@@ -32,15 +32,34 @@ struct Outlook {
 
 double excess(double seconds, double objective_s) { return seconds > objective_s ? seconds / objective_s - 1 : 0; }
 
-Outlook outlook_of(const RoutedRequest& request, const RouteObjectives& objectives, const RouteCandidate& candidate) {
+// Algorithm 1's: prompts are computed in steps of their own.
+Outlook outlook_as_printed(const RoutedRequest& request, const RouteCandidate& candidate) {
   const StepModel& step = *candidate.step;
   const LoadSum &waiting = candidate.load->waiting(), &all = candidate.load->all();
-  const double prefill = prefill_s(step, waiting, &request), decode = decode_s(step, all),
-               answer = request.answer_tokens;
+  const double prefill = prefill_s(step, waiting, &request), decode = decode_s(step, all);
   Outlook outlook{.first_token_s = prefill + candidate.adapter_s, .token_s = decode_s(step, all, &request)};
   // Of a replica where nobody decodes a step of one row is not what it took before.
   const double slower = all.requests() == 0 ? 0 : outlook.token_s - decode;
-  outlook.others_s = all.requests() * ((prefill - prefill_s(step, waiting)) / answer + slower);
+  outlook.others_s = all.requests() * ((prefill - prefill_s(step, waiting)) / request.answer_tokens + slower);
+  return outlook;
+}
+
+// Prompts share their steps with those that decode.
+Outlook outlook_of(RoutePolicy policy, const RoutedRequest& request, const RouteObjectives& objectives,
+                   const RouteCandidate& candidate) {
+  const StepModel& step = *candidate.step;
+  const ReplicaLoad& load = *candidate.load;
+  Outlook outlook;
+  if (policy == RoutePolicy::kRankAwarePaper) {
+    outlook = outlook_as_printed(request, candidate);
+  } else {
+    const int32_t others = load.all().requests();
+    const double first = step.predict_s(load.next_step(&request));
+    const double before = others == 0 ? 0 : step.predict_s(load.next_step());
+    const double decode = decode_s(step, load.all());
+    outlook = {.first_token_s = before + first + candidate.adapter_s, .token_s = decode_s(step, load.all(), &request)};
+    if (others > 0) outlook.others_s = others * ((first - before) / request.answer_tokens + outlook.token_s - decode);
+  }
   outlook.over = excess(outlook.first_token_s, objectives.first_token_s) + excess(outlook.token_s, objectives.token_s);
   return outlook;
 }
@@ -92,7 +111,7 @@ std::optional<RouteChoice> RoutePicker::pick(RoutedRequest request, const RouteO
   const auto outlook = [&](const RouteCandidate& candidate) {
     RoutedRequest here = request;
     here.cached_tokens = std::min(candidate.cached_tokens, request.prompt_tokens);
-    return outlook_of(here, objectives, candidate);
+    return outlook_of(policy_, here, objectives, candidate);
   };
   const auto chosen = [&](size_t index) { return RouteChoice{index, outlook(candidates[index]).meets()}; };
   if (policy_ == RoutePolicy::kRandom) return chosen(random_.below(candidates.size()));

@@ -16,16 +16,19 @@
 //
 //   |S| * ((P(W + i) - P(W)) / t + D(S + i) - D(S))
 //
-// and more where D(S + i) is beyond the objective. An idle replica costs 0, so that it is
-// taken whatever its machine, and what the request itself gets is not in it. kRankAware's
-// is the sum over all requests, the new one among them, of what they wait longer for a
-// token:
+// and more where D(S + i) is beyond the objective. It takes prompts to be computed in
+// steps of their own. Where they share the steps of those that decode, what a prompt costs
+// is what it adds to such a step: with N(W) the step of the prompts that wait and a row
+// of each that decodes (ReplicaLoad::next_step), kRankAware's cost is
 //
-//   |S| * ((P(W + i) - P(W)) / t + D(S + i) - D(S))  +  (P(W + i) + a) / t + D(S + i)
+//   |S| * ((N(W + i) - N(W)) / t + D(S + i) - D(S))  +  (N(W) + N(W + i) + a) / t + D(S + i)
 //
-// where a is how long the adapter takes to come, and cached tokens are not in P: affinity
-// to adapters and prefixes is worth the seconds that it saves. Objectives come first: a
-// replica that misses one costs more than any that does not.
+// what all others wait longer for a token, and what the request itself waits for one of
+// its own: the step that is under way, the one with its prompt, a that its adapter takes
+// to come, and the steps behind. (As printed an idle replica costs 0, so that it is taken
+// whatever its machine.) Cached tokens are not in N: affinity to adapters and prefixes is
+// worth the seconds that it saves. Objectives come first: a replica that misses one costs
+// more than any that does not.
 //
 // Replicas without room are asked only where none has any. Among equals the one with the
 // fewest tokens left to compute is taken, then the first.

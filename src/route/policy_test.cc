@@ -95,6 +95,15 @@ TEST_F(PolicyTest, ObjectivesComeFirst) {
   EXPECT_FALSE(met_) << "whoever picks";
 }
 
+// A step costs the same up to many rows: beside one that waits a second prompt is free
+// only if it takes a step of its own otherwise.
+TEST_F(PolicyTest, APromptCostsWhatItAddsToAStep) {
+  for (size_t i = 0; i < 3; ++i) add(i, 0, 0, 4);
+  add(0, 0, 0, 1, false);  // waits
+  EXPECT_EQ(pick(RoutePolicy::kRankAwarePaper, request(0, 0)), 0u);
+  EXPECT_NE(pick(RoutePolicy::kRankAware, request(0, 0)), 0u);
+}
+
 // Seconds that an adapter takes to come count, beside those that others would lose.
 TEST_F(PolicyTest, AffinityIsWorthWhatItSaves) {
   adapter_s_ = {0.5, 0.0, 0.5};

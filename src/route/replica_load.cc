@@ -125,17 +125,31 @@ void ReplicaLoad::sent(RequestId id, const RoutedRequest& request) {
   all_.add(request);
 }
 
+StepFeatures ReplicaLoad::next_step(const RoutedRequest* more) const {
+  const StepFeatures prompts = waiting_.prefill_step(more), decodes = running_.decode_step();
+  StepFeatures step = all_.adapters_of(more);
+  step.prefill_rows = prompts.prefill_rows;
+  step.prefill_attended = prompts.prefill_attended;
+  step.decode_rows = decodes.decode_rows;
+  step.decode_attended = decodes.decode_attended;
+  step.logits_rows = prompts.logits_rows + decodes.logits_rows;
+  step.lora_rows = narrow(int64_t{prompts.lora_rows} + decodes.lora_rows);
+  step.lora_row_ranks = prompts.lora_row_ranks + decodes.lora_row_ranks;
+  return step;
+}
+
 void ReplicaLoad::answers(RequestId id) {
   Sent& sent = sent_.at(id);
   if (!sent.waits) return;
   sent.waits = false;
   waiting_.remove(sent.request);
+  running_.add(sent.request);
 }
 
 void ReplicaLoad::ended(RequestId id) {
   const auto found = sent_.find(id);
   CHECK(found != sent_.end());
-  if (found->second.waits) waiting_.remove(found->second.request);
+  (found->second.waits ? waiting_ : running_).remove(found->second.request);
   all_.remove(found->second.request);
   sent_.erase(found);
 }

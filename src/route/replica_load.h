@@ -43,6 +43,7 @@ class LoadSum {
   StepFeatures decode_step(const RoutedRequest* more = nullptr) const;
   // A step in which the prompts of all are computed.
   StepFeatures prefill_step(const RoutedRequest* more = nullptr) const;
+  StepFeatures adapters_of(const RoutedRequest* more) const;  // what a step has of adapters, whatever its rows
   void check() const;
 
  private:
@@ -50,7 +51,6 @@ class LoadSum {
     int32_t requests = 0, rank = 0;
   };
   void count(const RoutedRequest& request, int32_t sign);
-  StepFeatures adapters_of(const RoutedRequest* more) const;
 
   int32_t requests_ = 0, lora_requests_ = 0;
   int64_t prefill_rows_ = 0, prefill_attended_ = 0, decode_attended_ = 0, answer_tokens_ = 0, context_tokens_ = 0;
@@ -66,15 +66,18 @@ class ReplicaLoad {
   void ended(RequestId id);
 
   const LoadSum& waiting() const { return waiting_; }
+  const LoadSum& running() const { return running_; }
   const LoadSum& all() const { return all_; }
-  int32_t running() const { return all_.requests() - waiting_.requests(); }
+  // The prompts of all that wait, and a row of each that runs. `more`: and this one's
+  // prompt (may be null).
+  StepFeatures next_step(const RoutedRequest* more = nullptr) const;
 
  private:
   struct Sent {
     RoutedRequest request;
     bool waits = true;
   };
-  LoadSum waiting_, all_;
+  LoadSum waiting_, running_, all_;
   std::unordered_map<RequestId, Sent> sent_;
 };
 

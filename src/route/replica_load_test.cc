@@ -48,6 +48,19 @@ StepFeatures naive(const std::vector<RoutedRequest>& requests, bool prefill) {
   return step;
 }
 
+// Prompts of those that wait, a row of each of the others.
+StepFeatures naive_next(const std::vector<RoutedRequest>& waiting, const std::vector<RoutedRequest>& running) {
+  const StepFeatures prompts = naive(waiting, true), decodes = naive(running, false);
+  std::vector<RoutedRequest> all = waiting;
+  all.insert(all.end(), running.begin(), running.end());
+  StepFeatures step = naive(all, false);  // for the adapters
+  step.prefill_rows = prompts.prefill_rows, step.prefill_attended = prompts.prefill_attended;
+  step.decode_rows = decodes.decode_rows, step.decode_attended = decodes.decode_attended;
+  step.lora_rows = prompts.lora_rows + decodes.lora_rows;
+  step.lora_row_ranks = prompts.lora_row_ranks + decodes.lora_row_ranks;
+  return step;
+}
+
 TEST(ReplicaLoad, SumsAreThoseOfTheRequestsThatAreThere) {
   const auto seed = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -72,26 +85,30 @@ TEST(ReplicaLoad, SumsAreThoseOfTheRequestsThatAreThere) {
         there.erase(one);
       }
     }
-    std::vector<RoutedRequest> all, waiting;
+    std::vector<RoutedRequest> all, waiting, running;
     int64_t context = 0, left = 0;
     for (const auto& [id, entry] : there) {
       all.push_back(entry.first);
-      if (entry.second) waiting.push_back(entry.first);
+      (entry.second ? waiting : running).push_back(entry.first);
       context += entry.first.prompt_tokens + entry.first.answer_tokens;
       left += std::max(1, entry.first.prompt_tokens - entry.first.cached_tokens) + entry.first.answer_tokens;
     }
     load.all().check();
     load.waiting().check();
+    load.running().check();
     EXPECT_EQ(load.all().context_tokens(), context);
     EXPECT_EQ(load.all().tokens_left(), left);
-    EXPECT_EQ(load.running(), std::ssize(all) - std::ssize(waiting));
+    EXPECT_EQ(load.running().requests(), std::ssize(all) - std::ssize(waiting));
     EXPECT_EQ(load.all().decode_step(), naive(all, false));
     EXPECT_EQ(load.waiting().prefill_step(), naive(waiting, true));
+    EXPECT_EQ(load.running().decode_step(), naive(running, false));
+    EXPECT_EQ(load.next_step(), naive_next(waiting, running));
     const RoutedRequest more = some_request(random);
     all.push_back(more);
     waiting.push_back(more);
     EXPECT_EQ(load.all().decode_step(&more), naive(all, false));
     EXPECT_EQ(load.waiting().prefill_step(&more), naive(waiting, true));
+    EXPECT_EQ(load.next_step(&more), naive_next(waiting, running));
   }
 }
 

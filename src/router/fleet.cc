@@ -155,7 +155,7 @@ Result<Placed> Fleet::place(const RouteQuery& query) {
   if (request.adapter != AdapterSourceId()) ++adapters_[request.adapter.value - 1].requests;
   if (!query.facts->stream) {
     const StepModel& step = profile_of(replica).step;
-    const double first_s = step.predict_s(replica.load.waiting().prefill_step()) + candidates_[choice->index].adapter_s;
+    const double first_s = step.predict_s(replica.load.next_step()) + candidates_[choice->index].adapter_s;
     begins_.push({now_ns + static_cast<int64_t>(std::min(first_s, 3600.0) * 1e9), id});
   }
   return Placed{index, id, known, choice->meets_objectives};
