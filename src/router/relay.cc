@@ -16,6 +16,7 @@ namespace loralei {
 namespace {
 
 constexpr size_t kWholeBytes = 1024 * 1024;  // of an answer that is passed on as a whole; a longer one as it comes
+constexpr size_t kFreeBytes = 16 * 1024;     // of it, that need no share of the memory
 constexpr int kRetryAfterS = 1;
 constexpr double kSeconds = 1e-9;
 
@@ -78,6 +79,7 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
     world_.board.add(shared_from_this());
     body_ = std::make_shared<const std::string>(std::move(request_.http.body));
     facts_ = read_route_facts(*body_);
+    body_memory_ = request_.http.memory->bytes();
     writer_->on_closed([weak = weak_from_this()] {
       if (auto self = weak.lock()) self->client_left();
     });
@@ -164,15 +166,22 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
     std::unique_lock lock(mutex_);
     if (done_ || current_ != place.id) return true;
     if (!streams_) {
+      const bool kept = may_keep(answer_.body.size() + piece.size());
       answer_.body += reader_->take(piece);
-      if (answer_.body.size() <= kWholeBytes) return true;
-      streams_ = true;  // longer than what is kept: it passes as it comes
+      if (kept) return true;
+      streams_ = true;  // more than is kept: it passes as it comes
       return pass(lock, std::exchange(answer_.body, {}));
     }
     const bool began = reader_->has_content();
     const std::string_view whole = reader_->take(piece);
     if (!began && reader_->has_content()) note_first();
     return whole.empty() || pass(lock, whole);
+  }
+
+  // So much of a whole answer, for which its request asks for memory beyond a little.
+  bool may_keep(size_t bytes) {
+    if (bytes <= kFreeBytes) return true;
+    return bytes <= kWholeBytes && request_.http.memory->grow_to(body_memory_ + 2 * static_cast<int64_t>(bytes));
   }
 
   // To the client; false: it has enough for now.
@@ -345,6 +354,7 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
   RelayRequest request_;
   std::shared_ptr<const std::string> body_;
   RouteFacts facts_;  // borrows body_
+  int64_t body_memory_ = 0;
   std::mutex mutex_;
   std::shared_ptr<ResponseWriter> writer_;  // until done_
   const int64_t arrived_ns_;

@@ -13,7 +13,8 @@
 // Ownership: keeps itself until its answer has ended; borrows what RelayWorld names,
 // which outlives Upstream.
 // Invariants: every request has one answer, or its connection is cut; what Fleet::place()
-// counted is taken back once; a client that is slow makes its replica wait, one that
+// counted is taken back once; what is kept of an answer belongs to its request's share of
+// the memory, and passes as it comes where there is none; a client that is slow makes its replica wait, one that
 // leaves cancels its request there.
 // Failure: told to the client, in its API's form.
 #pragma once

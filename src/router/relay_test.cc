@@ -238,6 +238,22 @@ TEST(Relay, PassesALongAnswerOn) {
   EXPECT_EQ(answer->body, body);
 }
 
+// What cannot be kept is not kept, and comes all the same.
+TEST(Relay, PassesAnAnswerOnForWhichThereIsNoMemory) {
+  const std::string body = "\"" + std::string(900'000, 'y') + "\"";
+  FakeReplica replica(says(200, body));
+  RouterServerOptions options;
+  options.http.memory = std::make_shared<FixedByteBudget>(256 * 1024);
+  RouterWorld world({replica.address()}, options);
+  const auto answer = world.post();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_EQ(answer->body, body);
+  EXPECT_EQ(answer->header("content-length"), "");
+  FakeReplica same(says(200, body));
+  RouterWorld rich({same.address()});
+  EXPECT_EQ(rich.post()->header("content-length"), std::to_string(body.size()));
+}
+
 // Many clients and replicas that break off at random: every request has one answer.
 TEST(Relay, AnswersEveryRequestOnce) {
   const uint64_t seed = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());

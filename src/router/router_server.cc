@@ -96,6 +96,7 @@ RouterServer::RouterServer(const RouterServerOptions& options, const Clock& cloc
       log_(log),
       access_({}, options.admin_key, options.http.host, options.allowed_hosts),
       fleet_(options.fleet, clock, log),
+      started_s_(std::time(nullptr)),
       ids_(entropy()) {
   for (const UpstreamAddress& replica : options_.replicas) fleet_.add(replica);
 }
@@ -237,8 +238,8 @@ std::string RouterServer::models_body() const {
   std::vector<ModelCard> cards;
   const std::vector<std::string> bases = fleet_.base_names();
   const std::string base = bases.empty() ? "" : bases.front();
-  for (const std::string& name : bases) cards.push_back({name, std::time(nullptr), name, "", 0});
-  for (const std::string& name : fleet_.adapter_names()) cards.push_back({name, std::time(nullptr), name, base, 0});
+  for (const std::string& name : bases) cards.push_back({name, started_s_, name, "", 0});
+  for (const std::string& name : fleet_.adapter_names()) cards.push_back({name, started_s_, name, base, 0});
   return model_list(cards);
 }
 

@@ -79,6 +79,7 @@ class RouterServer final : public HttpHandler {
   const Clock& clock_;
   LogSink& log_;
   const AccessPolicy access_;
+  const int64_t started_s_;
   RouterMetrics metrics_;
   Fleet fleet_;
   std::atomic<bool> draining_{false};
