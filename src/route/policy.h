@@ -17,11 +17,12 @@
 //   |S| * ((P(W + i) - P(W)) / t + D(S + i) - D(S))
 //
 // and more where D(S + i) is beyond the objective. It takes prompts to be computed in
-// steps of their own. Where they share the steps of those that decode, what a prompt costs
-// is what it adds to such a step: with N(W) the step of the prompts that wait and a row
-// of each that decodes (ReplicaLoad::next_step), kRankAware's cost is
+// steps of their own. Where they share the steps of those that decode, what a prompt
+// costs is what it adds to such a step: with N(W) the step of the prompts that wait and a
+// row of each that decodes (ReplicaLoad::next_step), kRankAware's cost is
 //
-//   |S| * ((N(W + i) - N(W)) / t + D(S + i) - D(S))  +  (N(W) + N(W + i) + a) / t + D(S + i)
+//   |S| * ((N(W + i) - N(W)) / t + D(S + i) - D(S))
+//     + (N(W) + N(W + i) + a) / t + D(S + i)
 //
 // what all others wait longer for a token, and what the request itself waits for one of
 // its own: the step that is under way, the one with its prompt, a that its adapter takes

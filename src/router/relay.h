@@ -14,8 +14,8 @@
 // which outlives Upstream.
 // Invariants: every request has one answer, or its connection is cut; what Fleet::place()
 // counted is taken back once; what is kept of an answer belongs to its request's share of
-// the memory, and passes as it comes where there is none; a client that is slow makes its replica wait, one that
-// leaves cancels its request there.
+// the memory, and passes as it comes where there is none; a client that is slow makes its
+// replica wait, one that leaves cancels its request there.
 // Failure: told to the client, in its API's form.
 #pragma once
 
