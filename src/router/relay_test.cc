@@ -182,12 +182,12 @@ TEST(Relay, MakesAReplicaWaitForASlowClient) {
 
 TEST(Relay, CancelsWhatItsClientHasLeft) {
   std::atomic<bool> told{false};
-  std::shared_ptr<ResponseWriter> kept;
+  HeldAnswers kept;
   FakeReplica replica([&](HttpRequest, std::shared_ptr<ResponseWriter> writer) {
     writer->on_closed([&] { told = true; });
     writer->start_stream(200, kEvents);
     writer->write(event("one"));
-    kept = writer;
+    kept.add(writer);
   });
   RouterWorld world({replica.address()});
   {
@@ -198,14 +198,14 @@ TEST(Relay, CancelsWhatItsClientHasLeft) {
   }
   wait_until([&] { return told.load(); });
   wait_until([&] { return world.server->replicas()[0].sent == 0; });
-  kept.reset();
+  kept.drop();
 }
 
 TEST(Relay, LeavesAReplicaThatDoesNotAnswerAnyMore) {
-  std::vector<std::shared_ptr<ResponseWriter>> kept;
+  HeldAnswers kept;
   FakeReplica hangs([&](HttpRequest, std::shared_ptr<ResponseWriter> writer) {
     hangs.silent = true;
-    kept.push_back(writer);
+    kept.add(writer);
   });
   FakeReplica good(kGood);
   RouterWorld world({hangs.address(), good.address()});
@@ -214,7 +214,7 @@ TEST(Relay, LeavesAReplicaThatDoesNotAnswerAnyMore) {
   EXPECT_EQ(answer->status, 200);
   EXPECT_EQ(hangs.asked, 1);
   EXPECT_EQ(world.server->replicas()[0].health, HealthState::kOut);
-  kept.clear();
+  kept.drop();
 }
 
 TEST(Relay, RefusesWhatNobodyCanServeInTime) {

@@ -37,7 +37,7 @@ TEST(RouterServer, SaysHowItIs) {
   EXPECT_NE(client.get("/v1/replicas")->body.find("\"state\":\"up\""), std::string::npos);
   EXPECT_EQ(client.get("/nothing")->status, 404);
   EXPECT_EQ(client.request("PUT", "/v1/models")->status, 404);
-  a.report.ready = false;
+  a.say_not_ready();
   wait_until([&] { return client.get("/ready")->status == 503; });
 }
 
@@ -101,14 +101,14 @@ TEST(RouterServer, SpreadsLoadsToAll) {
 }
 
 TEST(RouterServer, EndsWhatRunsAtItsEnd) {
-  std::vector<std::shared_ptr<ResponseWriter>> kept;
-  FakeReplica hangs([&](HttpRequest, std::shared_ptr<ResponseWriter> writer) { kept.push_back(writer); });
+  HeldAnswers kept;
+  FakeReplica hangs([&](HttpRequest, std::shared_ptr<ResponseWriter> writer) { kept.add(writer); });
   RouterWorld world({hangs.address()});
   std::thread client([&] { EXPECT_FALSE(world.post().ok()); });
   wait_until([&] { return hangs.asked == 1; });
   EXPECT_FALSE(world.server->shutdown(50));
   client.join();
-  kept.clear();
+  kept.drop();
 }
 
 }  // namespace

@@ -27,6 +27,24 @@ inline const HttpHeaders kJson = {{"Content-Type", "application/json"}};
 
 using Answering = std::function<void(HttpRequest, std::shared_ptr<ResponseWriter>)>;
 
+// Answers that are not given yet. Thread-safe.
+class HeldAnswers {
+ public:
+  void add(std::shared_ptr<ResponseWriter> writer) {
+    const std::lock_guard lock(mutex_);
+    writers_.push_back(std::move(writer));
+  }
+  void drop() {
+    std::vector<std::shared_ptr<ResponseWriter>> writers;
+    const std::lock_guard lock(mutex_);
+    writers.swap(writers_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<ResponseWriter>> writers_;
+};
+
 // Reports by itself; everything else is the test's.
 class FakeReplica final : public HttpHandler {
  public:
@@ -39,8 +57,8 @@ class FakeReplica final : public HttpHandler {
     report.boot = "boot", report.cursor = 1, report.models = {"base"}, report.sequences_max = 64;
   }
   ~FakeReplica() override {
-    held_.clear();
     server_.reset();
+    held_.drop();
   }
 
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override {
@@ -49,9 +67,13 @@ class FakeReplica final : public HttpHandler {
       ++asked;
       return answer_(std::move(request), std::move(writer));
     }
+    if (silent) return held_.add(std::move(writer));
     const std::lock_guard lock(mutex_);
-    if (silent) return held_.push_back(std::move(writer));
     writer->respond(200, {{"Content-Type", "application/json"}}, replica_report_body(report));
+  }
+  void say_not_ready() {
+    const std::lock_guard lock(mutex_);
+    report.ready = false;
   }
   UpstreamAddress address() const { return {"127.0.0.1", server_->port()}; }
   HttpServerStats stats() const { return server_->stats(); }
@@ -65,7 +87,7 @@ class FakeReplica final : public HttpHandler {
   const Answering answer_;
   CollectingLog log_;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<ResponseWriter>> held_;
+  HeldAnswers held_;
   std::unique_ptr<HttpServer> server_;
 };
 
