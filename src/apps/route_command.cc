@@ -105,20 +105,13 @@ Status route(RouteFlags& flags) {
   return {};
 }
 
-// A router does not know prefixes.
-std::vector<std::string> policy_names() {
-  std::vector<std::string> names(kRoutePolicyNames.begin(), kRoutePolicyNames.end());
-  names.erase(names.begin() + static_cast<std::ptrdiff_t>(RoutePolicy::kPrefixAffinity));
-  return names;
-}
-
 void add_routing_options(CLI::App& command, RouteFlags& flags) {
   RouterServerOptions& router = flags.router;
   command.add_option("--replica", flags.replicas, "http://HOST:PORT of a replica; may be given often")
       ->required()
       ->allow_extra_args(false);
   command.add_option("--policy", flags.policy, "which replica serves a request")
-      ->check(CLI::IsMember(policy_names()))
+      ->check(CLI::IsMember(std::vector<std::string>(kRoutePolicyNames.begin(), kRoutePolicyNames.end())))
       ->capture_default_str();
   command.add_option("--profile", flags.profile, "what steps cost on replicas that do not say so (serve --cost-file)")
       ->capture_default_str();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fast_hash.h"
 
 namespace loralei {
 namespace {
@@ -15,6 +16,13 @@ constexpr double kLately = 1.0 / 64;                       // what one request c
 constexpr int32_t kSequences = 256;                        // of a server that does not say how many it takes
 constexpr int32_t kTokensMost = 1 << 24;                   // of a request, whatever it says
 constexpr int32_t kRank = 16;                              // of an adapter that nobody has loaded yet
+
+// Whose text it is: KV is shared by requests that name the same.
+uint64_t prefix_identity(const ModelRef& model) {
+  std::string names = model.model;
+  for (const AdapterRef& adapter : model.adapters) names += '\0' + adapter.name;
+  return fast_hash(reinterpret_cast<const std::byte*>(names.data()), names.size(), 0);
+}
 
 int32_t tokens_of(double tokens) { return static_cast<int32_t>(std::clamp(tokens, 1.0, double{kTokensMost})); }
 
@@ -102,6 +110,10 @@ RoutedRequest Fleet::request_of(const RouteFacts& facts, const Wanted& wanted) c
   return request;
 }
 
+int32_t Fleet::cached_tokens(size_t replica) const {
+  return static_cast<int32_t>(prefix_pieces_[replica] * double{kPrefixPieceBytes} / bytes_per_token_);
+}
+
 // Those that can be asked; `knowing`: only who is known to have what is wanted.
 void Fleet::offer(const RouteQuery& query, const Wanted& wanted, bool knowing, int64_t now_ns) {
   candidates_.clear();
@@ -115,17 +127,21 @@ void Fleet::offer(const RouteQuery& query, const Wanted& wanted, bool knowing, i
                            .step = &profile_of(replica).step,
                            .requests_max = std::max(0, room - replica.others),
                            .context_tokens_max = replica.kv_tokens,
-                           .adapter_s = adapter_s(replica, wanted)});
+                           .adapter_s = adapter_s(replica, wanted),
+                           .cached_tokens = cached_tokens(i)});
     candidate_replicas_.push_back(i);
   }
 }
 
 Result<Placed> Fleet::place(const RouteQuery& query) {
+  const std::vector<uint64_t> prefix = prefix_hashes(prefix_identity(query.facts->model), query.facts->text);
   const std::lock_guard lock(mutex_);
+  prefix_pieces_.resize(replicas_.size());
+  prefixes_.find(prefix, prefix_pieces_);
   const int64_t now_ns = clock_.now_ns();
   begin_due(now_ns);
   const Wanted wanted = wanted_by(*query.facts);
-  const RoutedRequest request = request_of(*query.facts, wanted);
+  RoutedRequest request = request_of(*query.facts, wanted);
   RouteObjectives objectives = options_.objectives;
   objectives.first_token_s = std::min(objectives.first_token_s, query.objectives.first_token_s);
   objectives.token_s = std::min(objectives.token_s, query.objectives.token_s);
@@ -149,6 +165,8 @@ Result<Placed> Fleet::place(const RouteQuery& query) {
   const size_t index = candidate_replicas_[choice->index];
   Replica& replica = replicas_[index];
   const RequestId id{next_id_++};
+  prefixes_.sent(prefix, index);
+  request.cached_tokens = std::min(cached_tokens(index), request.prompt_tokens);
   replica.load.sent(id, request);
   ++replica.picks;
   sent_[id] = {index, static_cast<double>(query.facts->text.size()), request.adapter};
@@ -249,6 +267,8 @@ void Fleet::take_cost(Replica& replica, const std::string& cost) {
 void Fleet::take(size_t index, const ReplicaReport& report) {
   const std::lock_guard lock(mutex_);
   Replica& replica = replicas_.at(index);
+  if (!replica.last_boot.empty() && report.boot != replica.last_boot) prefixes_.forget(index);
+  replica.last_boot = report.boot;
   if (report.since == 0) {
     forget_adapters(replica);
   } else if (report.boot != replica.boot || report.since != replica.cursor) {
@@ -390,7 +410,7 @@ uint64_t Fleet::missed() const {
 int64_t Fleet::memory_bytes() const {
   const std::lock_guard lock(mutex_);
   constexpr int64_t kNodeBytes = 96;  // of a name in the tree
-  int64_t bytes = static_cast<int64_t>(adapters_.capacity() * sizeof(Adapter));
+  auto bytes = static_cast<int64_t>(adapters_.capacity() * sizeof(Adapter) + prefixes_.bytes());
   for (const auto& [name, place] : names_) bytes += kNodeBytes + static_cast<int64_t>(name.capacity());
   for (const Replica& replica : replicas_) bytes += static_cast<int64_t>(replica.tiers.capacity());
   return bytes;

@@ -5,7 +5,7 @@
 // What a router knows of a replica: the requests it sent there, as sums (ReplicaLoad);
 // what its reports say (wire/replica_report); whether it answers (ReplicaHealth). How
 // long an answer will be, and how many tokens a text has, it learns from those that
-// ended.
+// ended; what of a text a replica has cached it guesses from what it sent there.
 //
 // Thread-safe: one lock, held for some microseconds.
 // Ownership: borrows clock and log.
@@ -32,6 +32,7 @@
 #include "cost/profile.h"
 #include "http/upstream.h"
 #include "route/policy.h"
+#include "router/prefix_map.h"
 #include "router/replica_health.h"
 #include "wire/replica_report.h"
 #include "wire/route_facts.h"
@@ -109,7 +110,7 @@ class Fleet {
   bool knows(const std::string& name) const;
   uint64_t shed() const;
   uint64_t missed() const;       // placed where they will miss their objectives, as predicted
-  int64_t memory_bytes() const;  // of adapters' names and places
+  int64_t memory_bytes() const;  // of adapters' names and places, and of prefixes
 
  private:
   static constexpr uint8_t kAbsent = 0xff;  // else a ReplicaTier
@@ -118,7 +119,8 @@ class Fleet {
     ReplicaHealth health;
     std::string why;
     ReplicaLoad load;
-    std::string boot;
+    std::string boot;       // of what `cursor` is; empty: all is to be asked for
+    std::string last_boot;  // that it reported
     uint64_t cursor = 0;
     bool reports = true;
     std::vector<std::string> models;
@@ -162,6 +164,7 @@ class Fleet {
   Wanted wanted_by(const RouteFacts& facts) const;
   bool has(const Replica& replica, const Wanted& wanted) const;
   double adapter_s(const Replica& replica, const Wanted& wanted) const;
+  int32_t cached_tokens(size_t replica) const;  // of the request that is placed
   RoutedRequest request_of(const RouteFacts& facts, const Wanted& wanted) const;
   void offer(const RouteQuery& query, const Wanted& wanted, bool knowing, int64_t now_ns);
   void begin_due(int64_t now_ns);
@@ -183,6 +186,8 @@ class Fleet {
   std::priority_queue<Begins, std::vector<Begins>, std::greater<>> begins_;
   std::vector<RouteCandidate> candidates_;
   std::vector<size_t> candidate_replicas_;
+  PrefixMap prefixes_;
+  std::vector<int32_t> prefix_pieces_;  // of the request that is placed, by replica
   uint64_t next_id_ = 1, shed_ = 0, missed_ = 0;
   double bytes_per_token_, answer_tokens_;  // means over what ended lately
 };

@@ -251,6 +251,51 @@ TEST(Fleet, KnowsWhatReportsAddUpTo) {
   }
 }
 
+std::string long_chat(const std::string& model, const std::string& question) {
+  return R"({"model": ")" + model + R"(", "stream": true, "messages": [{"role": "system", "content": ")" +
+         std::string(4000, 's') + R"("}, {"role": "user", "content": ")" + question + "\"}]}";
+}
+
+TEST(Fleet, SendsATextWhereItsBeginningWasSent) {
+  for (const RoutePolicy policy : {RoutePolicy::kRankAware, RoutePolicy::kPrefixAffinity}) {
+    FleetOptions options;
+    options.policy = policy;
+    World world(4, options);
+    for (size_t i = 0; i < 4; ++i) world.fleet.take(i, report_of({}));
+    const auto first = world.place(long_chat("base", "one"));
+    ASSERT_TRUE(first.ok());
+    world.fleet.ended(*first, std::nullopt);
+    for (int i = 0; i < 3; ++i) {
+      const auto next = world.place(long_chat("base", "another " + std::to_string(i)));
+      ASSERT_TRUE(next.ok());
+      EXPECT_EQ(next->replica, first->replica);
+      world.fleet.ended(*next, std::nullopt);
+    }
+    // Not when others would pay more for that than it saves.
+    if (policy == RoutePolicy::kRankAware) {
+      for (int i = 0; i < 12; ++i) (void)world.place(long_chat("base", "more"));
+      std::set<size_t> used;
+      for (const ReplicaState& state : world.fleet.states())
+        if (state.sent > 0) used.insert(static_cast<size_t>(state.sent));
+      EXPECT_GT(std::count_if(used.begin(), used.end(), [](size_t sent) { return sent < 12; }), 0);
+    }
+  }
+}
+
+TEST(Fleet, KnowsNothingOfTextsInAnotherProcess) {
+  FleetOptions options;
+  options.policy = RoutePolicy::kPrefixAffinity;
+  World world(2, options);
+  for (size_t i = 0; i < 2; ++i) world.fleet.take(i, report_of({}));
+  const auto first = world.place(long_chat("base", "one"));
+  ASSERT_TRUE(first.ok());
+  ASSERT_EQ(world.place(long_chat("base", "two"))->replica, first->replica);
+  ReplicaReport again = report_of({});
+  again.boot = "another";
+  world.fleet.take(first->replica, again);
+  EXPECT_NE(world.place(long_chat("base", "three"))->replica, first->replica) << "the other one is idle";
+}
+
 // 10,000 adapters on each of 60 replicas.
 TEST(Fleet, TakesLittleMemoryForManyAdapters) {
   World world(60);
@@ -266,7 +311,7 @@ TEST(Fleet, TakesLittleMemoryForManyAdapters) {
   }
   EXPECT_EQ(world.fleet.states()[59].adapters, kAdapters);
   EXPECT_EQ(world.fleet.adapter_names().size(), kAdapters);
-  EXPECT_LT(world.fleet.memory_bytes(), 8 << 20);
+  EXPECT_LT(world.fleet.memory_bytes(), 16 << 20);
 }
 
 TEST(Fleet, KnowsTheModelsOfServersOfAnotherMake) {
