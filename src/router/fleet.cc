@@ -267,7 +267,8 @@ void Fleet::take_cost(Replica& replica, const std::string& cost) {
 void Fleet::take(size_t index, const ReplicaReport& report) {
   const std::lock_guard lock(mutex_);
   Replica& replica = replicas_.at(index);
-  if (!replica.last_boot.empty() && report.boot != replica.last_boot) prefixes_.forget(index);
+  const bool anew = !replica.last_boot.empty() && report.boot != replica.last_boot;
+  if (anew) prefixes_.forget(index);
   replica.last_boot = report.boot;
   if (report.since == 0) {
     forget_adapters(replica);
@@ -293,7 +294,7 @@ void Fleet::take(size_t index, const ReplicaReport& report) {
   replica.reported_waiting = report.waiting;
   replica.others = std::max(0, report.running + report.waiting - replica.load.all().requests());
   take_cost(replica, report.cost);
-  replica.health.heard(report.ready, clock_.now_ns());
+  replica.health.heard(report.ready, clock_.now_ns(), anew);
   replica.why = report.ready ? "" : "it says that it is not ready";
 }
 

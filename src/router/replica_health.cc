@@ -21,10 +21,11 @@ const char* health_state_name(HealthState state) {
   return "unknown";
 }
 
-void ReplicaHealth::heard(bool ready, int64_t now_ns) {
+void ReplicaHealth::heard(bool ready, int64_t now_ns, bool anew) {
   heard_ = true;
   ready_ = ready;
-  if (!out_ || now_ns < out_until_ns_) return;
+  if (anew) in_row_ = 0;
+  if (!out_ || (now_ns < out_until_ns_ && !anew)) return;
   out_ = false;
   returns_ = true;
   back_ns_ = now_ns;
@@ -32,6 +33,7 @@ void ReplicaHealth::heard(bool ready, int64_t now_ns) {
 
 void ReplicaHealth::failed(int64_t now_ns) {
   ++failures_;
+  if (!heard_) return;                         // it was not started yet
   if (out_ && now_ns < out_until_ns_) return;  // requests that were there break off together
   if (now_ns - failed_ns_ > options_.forget_ns) in_row_ = 0;
   int64_t out_ns = options_.out_first_ns;

@@ -4,8 +4,9 @@
 // may have at once grows from one request to all that it has room for.
 //
 // Thread: one. No clock: times are handed in. Failure: none.
-// Invariants: a replica of which nothing was heard is not asked; only heard() ends the
-// time out, and not before it is over.
+// Invariants: a replica of which nothing was heard is not asked, and is up as soon as it
+// is heard; only heard() ends the time out, and not before it is over, unless another
+// process answers than the one that failed.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,10 @@ class ReplicaHealth {
  public:
   explicit ReplicaHealth(const HealthOptions& options = {}) : options_(options) {}
 
-  void heard(bool ready, int64_t now_ns);  // it answered, and says whether it takes requests
-  void failed(int64_t now_ns);             // it could not be reached, or broke off
+  // It answered, and says whether it takes requests; anew: for the first time since it
+  // was started.
+  void heard(bool ready, int64_t now_ns, bool anew = false);
+  void failed(int64_t now_ns);  // it could not be reached, or broke off
   HealthState state(int64_t now_ns) const;
   bool usable(int64_t now_ns) const;
   // Of `most` requests at once, how many it may have now.

@@ -17,6 +17,27 @@ TEST(ReplicaHealth, OfWhomNothingWasHeardIsNotAsked) {
   EXPECT_EQ(health.allowed(8, 1), 8);
 }
 
+TEST(ReplicaHealth, IsUpAsSoonAsItIsStarted) {
+  ReplicaHealth health;
+  for (int i = 0; i < 60; ++i) health.failed(i * kS);  // nobody is there yet
+  EXPECT_EQ(health.state(59 * kS), HealthState::kUnknown);
+  health.heard(true, 60 * kS);
+  EXPECT_EQ(health.state(60 * kS), HealthState::kUp);
+}
+
+TEST(ReplicaHealth, TakesBackWhatWasStartedAgainAtOnceAndSlowly) {
+  ReplicaHealth health;
+  health.heard(true, 0);
+  for (int i = 0; i < 8; ++i) health.failed(i * 40 * kS);
+  health.heard(true, 281 * kS);
+  EXPECT_EQ(health.state(281 * kS), HealthState::kOut);
+  health.heard(true, 282 * kS, true);
+  EXPECT_EQ(health.state(282 * kS), HealthState::kReturning);
+  health.failed(300 * kS);
+  health.heard(true, 301 * kS);
+  EXPECT_TRUE(health.usable(301 * kS)) << "its failures are another process's";
+}
+
 TEST(ReplicaHealth, IsAskedAsLongAsItSaysThatItTakesRequests) {
   ReplicaHealth health;
   health.heard(false, 0);
@@ -54,6 +75,7 @@ TEST(ReplicaHealth, ComesBackSlowly) {
 TEST(ReplicaHealth, StaysOutLongerWhenItFailsAgain) {
   ReplicaHealth health;
   int64_t now = 0;
+  health.heard(true, 0);
   for (const int64_t out_s : {1, 2, 4, 8, 16, 30, 30}) {
     health.failed(now);
     health.heard(true, now + out_s * kS - 1);
