@@ -16,7 +16,10 @@ DEVICE = ("--device", "emulated:0.02", "--threads", "1", "--kv-cache-memory", "6
 def children(pid):
     found = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+        try:
+            found += [int(child) for child in (task / "children").read_text().split()]
+        except OSError:  # that thread has just ended
+            pass
     return found
 
 

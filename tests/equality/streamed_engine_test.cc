@@ -289,6 +289,7 @@ TEST_F(StreamedEngine, TheKvCacheFollowsTheBudgetUnderTraffic) {
 
 TEST_F(StreamedEngine, IdleAdaptersGoBeforeWeightsDo) {
   options_.engine.adapter_bytes = 0;
+  options_.engine.adapter_keeping.policy = KeepPolicy::kLru;  // by worth their measured loads would decide
   EngineDriver driver(options_);
   ASSERT_TRUE(driver.running());
   register_adapters(driver);
