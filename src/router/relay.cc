@@ -79,6 +79,7 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
     world_.board.add(shared_from_this());
     body_ = std::make_shared<const std::string>(std::move(request_.http.body));
     facts_ = read_route_facts(*body_);
+    name_model_of_path();
     body_memory_ = request_.http.memory->bytes();
     writer_->on_closed([weak = weak_from_this()] {
       if (auto self = weak.lock()) self->client_left();
@@ -117,6 +118,14 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
 
   bool names_adapters(const Placed& place) const {
     return !place.known || !facts_.model.adapters.empty() || !facts_.model.model.empty();
+  }
+
+  // Who asks what a model is, asks somebody who has it.
+  void name_model_of_path() {
+    constexpr std::string_view kModels = "/v1/models/";
+    if (!request_.http.path.starts_with(kModels)) return;
+    if (auto name = percent_decode(std::string_view(request_.http.path).substr(kModels.size())))
+      facts_.model.model = std::move(*name);
   }
 
   // Not with the lock held: Upstream may tell of the attempt before call() returns.
@@ -166,6 +175,7 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
     std::unique_lock lock(mutex_);
     if (done_ || current_ != place.id) return true;
     if (!streams_) {
+      if (begun_) return true;  // it does not fit behind what has gone: on_end()
       const bool kept = may_keep(answer_.body.size() + piece.size());
       answer_.body += reader_->take(piece);
       if (kept) return true;

@@ -113,6 +113,27 @@ TEST(Relay, AsksOthersForANameThatOneDoesNotKnow) {
   EXPECT_EQ(nobody.post(R"({"model": "none"})")->body, R"({"no": 2})");
 }
 
+TEST(Relay, AsksWhatAModelIsWhereItIs) {
+  FakeReplica without(says(404, "{}")), with(says(200, R"({"id": "a/b"})"));
+  with.report.adapters = {{.name = "a/b"}};
+  RouterWorld world({without.address(), with.address()});
+  EXPECT_EQ(world.client().get("/v1/models/a%2Fb")->body, R"({"id": "a/b"})");
+  EXPECT_EQ(without.asked, 0);
+}
+
+// After comments only a stream fits, whatever comes from elsewhere.
+TEST(Relay, PutsNoOtherAnswerBehindComments) {
+  BreakingReplica bad(kEventType, ": ping\n\n");
+  FakeReplica other(says(200, "\"" + std::string(3 << 20, 'y') + "\""));
+  RouterServerOptions options;
+  options.retries = 1;
+  RouterWorld world({bad.address(), other.address()}, options);
+  const auto answer = world.post(R"({"model": "base", "stream": true})");
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_EQ(answer->body.find(": ping\n\ndata: {\"error\""), 0u) << answer->body.substr(0, 200);
+  EXPECT_LT(answer->body.size(), 1000u);
+}
+
 TEST(Relay, TriesNoMoreOftenThanIsAllowed) {
   BreakingReplica a(kEventType), b(kEventType), c(kEventType);
   FakeReplica d(kGood);
