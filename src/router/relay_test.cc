@@ -168,13 +168,13 @@ TEST(Relay, MakesAReplicaWaitForASlowClient) {
   FakeReplica replica([&](HttpRequest, std::shared_ptr<ResponseWriter> writer) {
     writer->start_stream(200, kEvents);
     auto produce = std::make_shared<std::function<void()>>();
-    *produce = [&, writer, produce] {
+    *produce = [&, writer, again = std::weak_ptr(produce)] {
       while (writer->wants_more() && written < kAll) {
         if (!writer->write(chunk)) return;
         written += static_cast<int64_t>(chunk.size());
       }
       if (written >= kAll) return writer->finish();
-      writer->on_room([produce] { (*produce)(); });
+      writer->on_room([produce = again.lock()] { (*produce)(); });
     };
     (*produce)();
   });
