@@ -5,6 +5,7 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
+#include <map>
 
 #include <cmath>
 #include <mutex>
@@ -133,6 +134,18 @@ void ConsoleLog::announce(std::string_view name, const LogFields& fields, std::s
     writer_->push(printable(text.substr(0, end)));
     text.remove_prefix(std::min(end + 1, text.size()));
   }
+}
+
+ConsoleLog::Options ConsoleLog::of_server(const std::string& level, const std::string& format) {
+  static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
+                                                          {"info", LogLevel::kInfo},
+                                                          {"warning", LogLevel::kWarning},
+                                                          {"error", LogLevel::kError}};
+  Options options;
+  options.level = kLevels.at(level);
+  options.json = format == "json";
+  options.to_stdout = true;
+  return options;
 }
 
 }  // namespace loralei

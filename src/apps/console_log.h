@@ -42,6 +42,8 @@ class ConsoleLog final : public LogSink {
   // or as JSON the event.
   void announce(std::string_view name, const LogFields& fields, std::string_view text);
   void set_level(LogLevel level);
+  // Of a server: to standard output, by the words of --log-level and --log-format.
+  static Options of_server(const std::string& level, const std::string& format);
 
  private:
   const bool json_;

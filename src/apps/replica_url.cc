@@ -52,4 +52,9 @@ Result<UpstreamAddress> parse_replica_url(const std::string& text) {
   return address;
 }
 
+std::string server_url(const std::string& host, int port) {
+  const bool bare_ipv6 = host.find(':') != std::string::npos && !host.starts_with('[');
+  return "http://" + (bare_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
 }  // namespace loralei

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a replica is, as it is typed: http://HOST:PORT, HOST:PORT, HOST or [::1]:8080.
+// Where a server is, as it is typed and shown: http://HOST:PORT, HOST:PORT, HOST or
+// [::1]:8080.
 // Thread: pure. Failure: a sentence that says what to type.
 #pragma once
 
@@ -13,5 +14,6 @@ namespace loralei {
 inline constexpr int kReplicaPort = 8080;  // where none is stated: serve's own
 
 Result<UpstreamAddress> parse_replica_url(const std::string& text);
+std::string server_url(const std::string& host, int port);  // the other way round
 
 }  // namespace loralei

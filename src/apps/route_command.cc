@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <map>
 #include <memory>
 
 #include "apps/console_log.h"
@@ -29,7 +28,7 @@ struct RouteFlags {
   std::vector<std::string> replicas;
   std::string policy = "rank-aware", profile = "a10-llama2-7b", log_level = "info", log_format = "text", max_body;
   double slo_first_ms = 0, slo_token_ms = 0;
-  int shutdown_timeout_s = 30;
+  int shutdown_timeout_s = 30, request_timeout_s = 3600, stall_timeout_s = 120;
 };
 
 Status finish_options(RouteFlags& flags) {
@@ -49,6 +48,8 @@ Status finish_options(RouteFlags& flags) {
   auto max_body_bytes = static_cast<int64_t>(router.http.limits.max_body_bytes);
   TRY(parse_size("--max-body", flags.max_body, max_body_bytes));
   router.http.limits.max_body_bytes = static_cast<size_t>(max_body_bytes);
+  router.upstream.head_timeout_ms = int64_t{flags.request_timeout_s} * 1000;
+  router.upstream.body_timeout_ms = int64_t{flags.stall_timeout_s} * 1000;
   router.version = version_string();
   return {};
 }
@@ -64,9 +65,7 @@ void limit_connections(HttpServerOptions& http, LogSink& log) {
 }
 
 void announce(const RouterServer& server, const RouteFlags& flags, ConsoleLog& log) {
-  const bool ipv6 = flags.router.http.host.find(':') != std::string::npos;
-  const std::string host = ipv6 ? "[" + flags.router.http.host + "]" : flags.router.http.host;
-  const std::string url = "http://" + host + ":" + std::to_string(server.port());
+  const std::string url = server_url(flags.router.http.host, server.port());
   std::string text;
   int64_t up = 0;
   for (const ReplicaState& state : server.replicas()) {
@@ -81,11 +80,7 @@ void announce(const RouterServer& server, const RouteFlags& flags, ConsoleLog& l
 
 Status route(RouteFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
-  static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
-                                                          {"info", LogLevel::kInfo},
-                                                          {"warning", LogLevel::kWarning},
-                                                          {"error", LogLevel::kError}};
-  ConsoleLog log({.level = kLevels.at(flags.log_level), .json = flags.log_format == "json", .to_stdout = true});
+  ConsoleLog log(ConsoleLog::of_server(flags.log_level, flags.log_format));
   StopSignals signals(log);
   TRY(finish_options(flags));
   limit_connections(flags.router.http, log);
@@ -123,6 +118,12 @@ void add_routing_options(CLI::App& command, RouteFlags& flags) {
   command.add_option("--retries", router.retries, "other replicas that a request is sent to when one fails")
       ->check(CLI::Range(0, 16))
       ->capture_default_str();
+  command.add_option("--request-timeout", flags.request_timeout_s, "seconds in which a replica must begin its answer")
+      ->check(CLI::Range(1, 7 * 86400))
+      ->capture_default_str();
+  command.add_option("--stall-timeout", flags.stall_timeout_s, "seconds that a stream may rest before it is cut off")
+      ->check(CLI::Range(1, 7 * 86400))
+      ->capture_default_str();
   command.add_option("--replica-api-key", router.watch.api_key, "key with which replicas are asked how they are")
       ->check(refuse_key);
 }
@@ -133,7 +134,9 @@ void add_network_options(CLI::App& command, RouteFlags& flags) {
   command.add_option("--port", router.http.port, "port; 0 = any free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  command.add_option("--admin-key", router.admin_key, "key for GET /v1/replicas")->check(refuse_key);
+  command
+      .add_option("--admin-key", router.admin_key, "key for GET /v1/replicas, and that of the replicas' admin routes")
+      ->check(refuse_key);
   command
       .add_option("--allowed-host", router.allowed_hosts,
                   "name that requests may ask for beside localhost on a loopback address, or *; may be given often")

@@ -13,6 +13,7 @@
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/registry_flag.h"
+#include "apps/replica_url.h"
 #include "apps/simulation.h"
 #include "apps/stop_signals.h"
 #include "apps/text_loading.h"
@@ -231,11 +232,6 @@ void wait_for_end(StopSignals& signals, ApiServer& server, LogSink& log) {
   }
 }
 
-std::string server_url(const std::string& host, int port) {
-  const bool bare_ipv6 = host.find(':') != std::string::npos && !host.starts_with('[');
-  return "http://" + (bare_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
-}
-
 void add_shares(const MemoryShares& shares, bool device, LogFields& fields) {
   const auto add = [&](const char* hosts, const char* devices, int64_t bytes) {
     fields.emplace_back(device ? devices : hosts, bytes);
@@ -300,11 +296,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
   keep_little_free_memory();
-  static const std::map<std::string, LogLevel> kLevels = {{"debug", LogLevel::kDebug},
-                                                          {"info", LogLevel::kInfo},
-                                                          {"warning", LogLevel::kWarning},
-                                                          {"error", LogLevel::kError}};
-  ConsoleLog log({.level = kLevels.at(flags.log_level), .json = flags.log_format == "json", .to_stdout = true});
+  ConsoleLog log(ConsoleLog::of_server(flags.log_level, flags.log_format));
   StopSignals signals(log);
   for (const std::string& note : ignored) log.log(LogLevel::kInfo, note);
   TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));

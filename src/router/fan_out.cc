@@ -24,7 +24,11 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
     std::vector<size_t> asked;
     for (size_t i = 0; i < states.size(); ++i) {
       const bool there = states[i].health == HealthState::kUp || states[i].health == HealthState::kReturning;
-      if (there) asked.push_back(i);
+      if (there) {
+        asked.push_back(i);
+      } else {
+        left_out_ += " " + states[i].name + " is " + health_state_name(states[i].health) + " and was not asked.";
+      }
     }
     all_ = states.size();
     if (asked.empty()) {
@@ -93,11 +97,13 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
         first.status != 0 && std::all_of(said_.begin(), said_.end(), [&](const Said& other) {
           return other.status == first.status || (removes && first.status / 100 == 2 && other.status == 404);
         });
-    if (agree) {
+    if (agree && (left_out_.empty() || first.status / 100 != 2)) {
       return answer(first.status, {{"Content-Type", std::string(find_header(first.headers, "content-type"))}},
                     first.body);
     }
-    std::string what = "The replicas did not all do the same; send it again when they can.";
+    std::string what =
+        "The replicas did not all do the same; send it again when they can (a load with \"load_inplace\": true)." +
+        left_out_;
     for (const Said& one : said_) {
       what += " " + address_text(world_.fleet.address(one.replica)) +
               (one.status == 0 ? " broke off: " : " answered with status " + std::to_string(one.status) + ": ") +
@@ -120,6 +126,7 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
   std::mutex mutex_;
   std::vector<Said> said_;
   size_t missing_ = 0, all_ = 0;
+  std::string left_out_;  // a sentence each
 };
 
 }  // namespace

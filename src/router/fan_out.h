@@ -5,8 +5,10 @@
 // Thread: start_fan_out() from any; the rest on the threads of Upstream.
 // Ownership: keeps itself until the last answer; borrows what FanOutWorld names.
 // Invariants: one answer. Where all say the same, that is it; else it is status 502 and
-// says what each did, so that nobody takes a part for the whole. Replicas that are left
-// out at the moment are not asked, and the header X-Loralei-Replicas says how many were.
+// says what each did, so that nobody takes a part for the whole: one that comes back
+// later would answer with what it had before. Replicas that are left out at the moment
+// are not asked, and count as ones that did not do it; the header X-Loralei-Replicas says
+// how many were asked.
 // Failure: told to the client.
 #pragma once
 

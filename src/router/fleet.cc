@@ -251,6 +251,18 @@ void Fleet::forget_adapters(Replica& replica) {
   }
 }
 
+bool Fleet::serves_the_base(const Replica& replica, int64_t now_ns) {
+  if (replica.base.empty() || replica.base == base_) return true;
+  const bool kept = std::any_of(replicas_.begin(), replicas_.end(), [&](const Replica& other) {
+    return &other != &replica && other.base == base_ && other.health.usable(now_ns);
+  });
+  if (kept && !base_.empty()) return false;
+  if (!base_.empty())
+    log_.log(LogLevel::kWarning, "The fleet serves another base model now: " + replica.base + " and not " + base_);
+  base_ = replica.base;
+  return true;
+}
+
 void Fleet::take_cost(Replica& replica, const std::string& cost) {
   if (cost == replica.cost) return;
   replica.cost = cost;
@@ -294,8 +306,13 @@ void Fleet::take(size_t index, const ReplicaReport& report) {
   replica.reported_waiting = report.waiting;
   replica.others = std::max(0, report.running + report.waiting - replica.load.all().requests());
   take_cost(replica, report.cost);
-  replica.health.heard(report.ready, clock_.now_ns(), anew);
-  replica.why = report.ready ? "" : "it says that it is not ready";
+  replica.base = report.base;
+  const int64_t now_ns = clock_.now_ns();
+  const bool same = serves_the_base(replica, now_ns);
+  replica.health.heard(report.ready && same, now_ns, anew);
+  replica.why = !same          ? "it serves another base model (" + report.base + ") than the others (" + base_ + ")"
+                : report.ready ? ""
+                               : "it says that it is not ready";
 }
 
 void Fleet::take(size_t index, const ModelNames& names) {

@@ -11,7 +11,7 @@
 // Ownership: borrows clock and log.
 // Invariants: what place() counts, ended() takes back, once; a pick costs the same
 // whatever the number of requests and of adapters; an adapter costs a byte for each
-// replica, and once its name.
+// replica, and once its name; no request goes to a replica of another base model.
 // Failure: place() answers kUnavailable where nobody can be asked, and kOverloaded where
 // requests are shed; kNotFound never: a name that nobody is known to have is for a
 // replica to refuse, which may have it since its last report.
@@ -124,6 +124,7 @@ class Fleet {
     uint64_t cursor = 0;
     bool reports = true;
     std::vector<std::string> models;
+    std::string base;  // digest that it reported; empty: it says none
     int32_t sequences_max, reported_running = 0, reported_waiting = 0;
     int32_t others = 0;  // requests there that came another way, by its last report
     int64_t kv_tokens;
@@ -160,6 +161,9 @@ class Fleet {
   void put(Replica& replica, const std::string& name, uint8_t tier);
   void release(uint32_t place);  // where neither replicas nor requests need it
   void forget_adapters(Replica& replica);
+  // Whether it serves the fleet's base model, which is that of the first one that
+  // reports. When none of those is up, it is that of the next.
+  bool serves_the_base(const Replica& replica, int64_t now_ns);
   void take_cost(Replica& replica, const std::string& cost);
   Wanted wanted_by(const RouteFacts& facts) const;
   bool has(const Replica& replica, const Wanted& wanted) const;
@@ -188,6 +192,7 @@ class Fleet {
   std::vector<size_t> candidate_replicas_;
   PrefixMap prefixes_;
   std::vector<int32_t> prefix_pieces_;  // of the request that is placed, by replica
+  std::string base_;                    // digest of the fleet's base model
   uint64_t next_id_ = 1, shed_ = 0, missed_ = 0;
   double bytes_per_token_, answer_tokens_;  // means over what ended lately
 };

@@ -101,6 +101,32 @@ TEST(Fleet, SendsAnUnknownNameToAnybodyWhoMayKnowIt) {
   EXPECT_FALSE(world.place(R"({"model": "new"})", {0, 1}).ok());
 }
 
+// The same name means another adapter there, or the same one on other weights.
+TEST(Fleet, SendsNothingToAReplicaOfAnotherBase) {
+  World world(3);
+  ReplicaReport ours = report_of({{.name = "sql", .tier = ReplicaTier::kDisk}}),
+                other = report_of({{.name = "sql", .tier = ReplicaTier::kDevice}});
+  ours.base = "aaaa", other.base = "bbbb";
+  world.fleet.take(0, ours);
+  world.fleet.take(1, other);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(world.replica_of(R"({"model": "sql"})"), 0u);
+    EXPECT_EQ(world.replica_of("{}"), 0u);
+  }
+  EXPECT_EQ(world.fleet.states()[1].health, HealthState::kNotReady);
+  EXPECT_NE(world.fleet.states()[1].why.find("another base model (bbbb)"), std::string::npos);
+  EXPECT_FALSE(world.place("{}", {0}).ok());
+  // A fleet that is started again one by one goes over when none of the old is up.
+  world.fleet.take(2, other);
+  EXPECT_FALSE(world.place("{}", {0}).ok());
+  world.fleet.failed(0, "it is started again");
+  world.fleet.take(2, other);
+  EXPECT_EQ(world.replica_of("{}"), 2u);
+  world.clock.advance_ns(5 * kS);
+  world.fleet.take(0, ours);
+  EXPECT_EQ(world.fleet.states()[0].health, HealthState::kNotReady);
+}
+
 TEST(Fleet, SpreadsRequestsAndTakesThemBack) {
   World world(4);
   for (size_t i = 0; i < 4; ++i) world.fleet.take(i, report_of({}));

@@ -80,6 +80,12 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
     body_ = std::make_shared<const std::string>(std::move(request_.http.body));
     facts_ = read_route_facts(*body_);
     name_model_of_path();
+    if (names_places()) {
+      ApiError error = api_error_of_status(
+          400, "A place in the list of adapters may be another one on each replica; name the adapter instead.");
+      error.param = facts_.model.adapters_param;
+      return refuse(error);
+    }
     body_memory_ = request_.http.memory->bytes();
     writer_->on_closed([weak = weak_from_this()] {
       if (auto self = weak.lock()) self->client_left();
@@ -118,6 +124,21 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
 
   bool names_adapters(const Placed& place) const {
     return !place.known || !facts_.model.adapters.empty() || !facts_.model.model.empty();
+  }
+
+  bool names_places() const {
+    const auto& adapters = facts_.model.adapters;
+    return std::any_of(adapters.begin(), adapters.end(), [](const AdapterRef& adapter) { return adapter.index >= 0; });
+  }
+
+  // Before anything else is done.
+  void refuse(const ApiError& error) {
+    std::unique_lock lock(mutex_);
+    if (done_) return;
+    const auto writer = finish_locked(error.status);
+    lock.unlock();
+    writer->respond(error.status, {{"Content-Type", "application/json"}, {"X-Request-Id", request_.id}},
+                    relay_error_body(request_.form, error, request_.id));
   }
 
   // Who asks what a model is, asks somebody who has it.

@@ -134,6 +134,34 @@ TEST(Relay, PutsNoOtherAnswerBehindComments) {
   EXPECT_LT(answer->body.size(), 1000u);
 }
 
+// The first adapter of one replica is not that of another.
+TEST(Relay, RefusesPlacesInListsOfAdapters) {
+  FakeReplica replica(kGood);
+  RouterWorld world({replica.address()});
+  const auto answer = world.post(R"({"lora": [{"id": 0, "scale": 1.0}]})");
+  EXPECT_EQ(answer->status, 400);
+  EXPECT_NE(answer->body.find("name the adapter instead"), std::string::npos);
+  EXPECT_NE(answer->body.find("\"param\":\"lora\""), std::string::npos) << answer->body;
+  EXPECT_EQ(replica.asked, 0);
+}
+
+// Its replica stands still and keeps the connection.
+TEST(Relay, EndsAStreamThatRestsTooLong) {
+  HeldAnswers kept;
+  FakeReplica rests([&](HttpRequest, std::shared_ptr<ResponseWriter> writer) {
+    writer->start_stream(200, kEvents);
+    writer->write(event("one"));
+    kept.add(writer);
+  });
+  RouterServerOptions options;
+  options.upstream.body_timeout_ms = 50;
+  RouterWorld world({rests.address()}, options);
+  const auto answer = world.post(R"({"model": "base", "stream": true})");
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_EQ(answer->body.find(event("one") + "data: {\"error\""), 0u) << answer->body;
+  kept.drop();
+}
+
 TEST(Relay, TriesNoMoreOftenThanIsAllowed) {
   BreakingReplica a(kEventType), b(kEventType), c(kEventType);
   FakeReplica d(kGood);

@@ -68,10 +68,10 @@ const RouterServer::Route* RouterServer::find_route(const HttpHead& head) {
       {"POST", "/detokenize", RouteKind::kSent, kOpen},
       {"GET", "/v1/models/*", RouteKind::kSent, kOpen},
       {"GET", "/v1/models", RouteKind::kModels, kOpen},  // a replica's, with the fleet's list
-      {"POST", "/v1/load_lora_adapter", RouteKind::kSpread, kOpen},
-      {"POST", "/v1/unload_lora_adapter", RouteKind::kSpread, kOpen},
-      {"POST", "/v1/adapters/*", RouteKind::kSpread, kOpen},
-      {"DELETE", "/v1/adapters/*", RouteKind::kSpread, kOpen},
+      {"POST", "/v1/load_lora_adapter", RouteKind::kSpread, kAdmin},
+      {"POST", "/v1/unload_lora_adapter", RouteKind::kSpread, kAdmin},
+      {"POST", "/v1/adapters/*", RouteKind::kSpread, kAdmin},
+      {"DELETE", "/v1/adapters/*", RouteKind::kSpread, kAdmin},
       {"GET", "/v1/replicas", RouteKind::kReplicas, kAdmin},
       {"GET", "/", RouteKind::kIndex, kOpen},
       {"GET", "/health", RouteKind::kHealth, kOpen},
@@ -140,20 +140,23 @@ bool RouterServer::shutdown(int64_t timeout_ms) {
 }
 
 std::string RouterServer::id_for(const HttpHead& request) {
-  std::string id = usable_request_id(request.header("x-request-id"));
+  const std::string id = usable_request_id(request.header("x-request-id"));
   if (!id.empty()) return id;
-  static constexpr char kHex[] = "0123456789abcdef";
   const std::lock_guard lock(mutex_);
-  for (const uint64_t word : {ids_(), ids_()}) {
-    for (int shift = 0; shift < 48; shift += 4) id += kHex[(word >> shift) & 15];
-  }
-  return id;
+  const uint64_t first = ids_();
+  return random_request_id(first, ids_());
+}
+
+// To a replica on this machine everybody whose request comes from here is local.
+std::optional<ApiError> RouterServer::refused(const Route& route, const HttpHead& head) const {
+  if (auto error = access_.check_host(head, http_->on_loopback())) return error;
+  return route.access == RouteClass::kAdmin ? access_.check(head, route.access) : std::nullopt;
 }
 
 bool RouterServer::wants_body(const HttpHead& head) {
   const Route* route = find_route(head);
   return route != nullptr && (route->kind == RouteKind::kSent || route->kind == RouteKind::kSpread) && !draining_ &&
-         !access_.check_host(head, http_->on_loopback());
+         !refused(*route, head);
 }
 
 void RouterServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
@@ -165,10 +168,7 @@ void RouterServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> w
                                                std::string(request.path.substr(0, 200)) + "; GET / lists its routes."),
                   id);
   }
-  if (const auto error = access_.check_host(request, http_->on_loopback())) return refuse(*writer, route, *error, id);
-  if (route->access == RouteClass::kAdmin) {
-    if (const auto error = access_.check(request, route->access)) return refuse(*writer, route, *error, id);
-  }
+  if (const auto error = refused(*route, request)) return refuse(*writer, route, *error, id);
   const bool goes_on =
       route->kind == RouteKind::kSent || route->kind == RouteKind::kSpread || route->kind == RouteKind::kModels;
   if (!goes_on) return answer_itself(*route, id, *writer);

@@ -9,15 +9,17 @@
 //
 // Thread: start and shutdown from the owner's; handle() is called by http/.
 // Ownership: owns listener, Upstream, fleet and watch; borrows clock and log.
-// Invariants: keys are checked by the replicas: a client's own travels with its request,
-// and no answer of a replica is made up. What a router says itself about the fleet asks
-// for the admin key, or, without one, a client on this machine.
+// Invariants: keys of /v1 are checked by the replicas: a client's own travels with its
+// request, and no answer of a replica is made up. What changes the fleet or tells of it
+// asks for the admin key here, or, without one, for a client on this machine alone: to a
+// replica on the same machine every request of the router is a local one.
 // Failure: start() when the address cannot be bound.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,6 +68,7 @@ class RouterServer final : public HttpHandler {
   struct Route;
   RouterServer(const RouterServerOptions& options, const Clock& clock, LogSink& log);
   static const Route* find_route(const HttpHead& head);
+  std::optional<ApiError> refused(const Route& route, const HttpHead& head) const;
   void answer_itself(const Route& route, const std::string& id, ResponseWriter& writer);
   void send_on(const Route& route, HttpRequest request, std::string id, std::shared_ptr<ResponseWriter> writer);
   void respond(ResponseWriter& writer, const Route* route, int status, const char* type, std::string body,

@@ -87,17 +87,63 @@ TEST(RouterServer, SpreadsLoadsToAll) {
   };
   FakeReplica a(loading(200)), b(loading(200)), c(loading(404));
   RouterWorld same({a.address(), b.address()});
-  const auto good = same.post("{}", {}, "/v1/load_lora_adapter");
+  const auto good = same.post("{}", kJson, "/v1/load_lora_adapter");
   EXPECT_EQ(good->status, 200);
   EXPECT_EQ(good->body, "status 200");
   EXPECT_EQ(good->header("x-loralei-replicas"), "2 of 2");
   EXPECT_EQ(loads, 2);
   RouterWorld mixed({a.address(), c.address()});
-  const auto bad = mixed.post("{}", {}, "/v1/load_lora_adapter");
+  const auto bad = mixed.post("{}", kJson, "/v1/load_lora_adapter");
   EXPECT_EQ(bad->status, 502);
   EXPECT_NE(bad->body.find("status 404"), std::string::npos);
   // What is not there need not be removed.
-  EXPECT_EQ(mixed.post("{}", {}, "/v1/unload_lora_adapter")->status, 200);
+  EXPECT_EQ(mixed.post("{}", kJson, "/v1/unload_lora_adapter")->status, 200);
+}
+
+// To a replica on this machine whatever comes through the router is local.
+TEST(RouterServer, KeepsStrangersFromTheAdminRoutesOfReplicas) {
+  const std::pair<const char*, const char*> kRoutes[] = {{"POST", "/v1/load_lora_adapter"},
+                                                         {"POST", "/v1/unload_lora_adapter"},
+                                                         {"POST", "/v1/adapters/a/pin"},
+                                                         {"DELETE", "/v1/adapters/a"}};
+  FakeReplica keyed(kGood), open(kGood);
+  RouterServerOptions options;
+  options.admin_key = "boss";
+  RouterWorld with_key({keyed.address()}, options);
+  options.admin_key.clear();
+  options.http.host = "0.0.0.0";
+  RouterWorld reachable({open.address()}, options);
+  for (const auto& [method, path] : kRoutes) {
+    SCOPED_TRACE(path);
+    HttpClient client = with_key.client(), other = reachable.client();
+    EXPECT_EQ(client.request(method, path, kJson, "{}")->status, 401);
+    EXPECT_EQ(other.request(method, path, kJson, "{}")->status, 403);
+    EXPECT_EQ(keyed.asked + open.asked, 0);
+    HttpHeaders right = kJson;
+    right.emplace_back("Authorization", "Bearer boss");
+    EXPECT_EQ(client.request(method, path, right, "{}")->status, 200);
+    keyed.asked = 0;
+  }
+  RouterWorld local({open.address()});
+  HttpHeaders foreign = kJson;
+  foreign.emplace_back("Origin", "http://elsewhere");
+  EXPECT_EQ(local.post("{}", foreign, "/v1/load_lora_adapter")->status, 403);
+  EXPECT_EQ(open.asked, 0);
+  EXPECT_EQ(local.post("{}", kJson, "/v1/load_lora_adapter")->status, 200);
+}
+
+// What it had before it would answer with when it is back.
+TEST(RouterServer, SaysWhoWasNotAskedToLoad) {
+  FakeReplica up(kGood), resting(kGood);
+  resting.report.ready = false;
+  RouterWorld world({up.address(), resting.address()});
+  const auto answer = world.post("{}", kJson, "/v1/load_lora_adapter");
+  EXPECT_EQ(answer->status, 502);
+  EXPECT_EQ(answer->header("x-loralei-replicas"), "1 of 2");
+  EXPECT_NE(answer->body.find(address_text(resting.address()) + " is not_ready and was not asked"), std::string::npos)
+      << answer->body;
+  EXPECT_EQ(up.asked, 1);
+  EXPECT_EQ(resting.asked, 0);
 }
 
 TEST(RouterServer, EndsWhatRunsAtItsEnd) {

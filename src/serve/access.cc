@@ -60,6 +60,13 @@ bool is_local_host(std::string_view host) {
   return std::all_of(host.begin(), host.end(), [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
 }
 
+std::string random_request_id(uint64_t first, uint64_t second) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string id;
+  for (int i = 0; i < 24; ++i) id += kHex[(i < 16 ? first : second) >> (i % 16 * 4) & 15];
+  return id;
+}
+
 std::string usable_request_id(std::string_view header) {
   if (header.empty() || header.size() > 128) return {};
   for (const char c : header) {

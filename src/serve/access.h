@@ -63,6 +63,8 @@ bool is_local_host(std::string_view host);
 // The header's value if it is short and of printable ASCII that needs no quotes in a
 // log line, else "".
 std::string usable_request_id(std::string_view header);
+// 24 hex digits of two random words.
+std::string random_request_id(uint64_t first, uint64_t second);
 // Refuses a key that nobody could send behind "Bearer ": with a line end or another
 // character that cannot be seen, with white space at its ends, empty or longer
 // than heads are.

@@ -167,16 +167,9 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
 }
 
 std::string ApiServer::new_id() {
-  static constexpr char kHex[] = "0123456789abcdef";
-  uint64_t words[2];
-  {
-    std::lock_guard lock(mutex_);
-    words[0] = ids_();
-    words[1] = ids_();
-  }
-  std::string id;
-  for (int i = 0; i < 24; ++i) id += kHex[words[i / 16] >> (i % 16 * 4) & 15];
-  return id;
+  const std::lock_guard lock(mutex_);
+  const uint64_t first = ids_();
+  return random_request_id(first, ids_());
 }
 
 std::string ApiServer::id_for(std::string_view clients) {
