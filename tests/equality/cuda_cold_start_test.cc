@@ -206,8 +206,10 @@ class CudaColdStartUploads : public testing::Test {
  protected:
   void SetUp() override {
     requests_ = few_requests(random_, subject_, 4);
-    for (size_t i = 0; i < requests_.size(); ++i)
+    for (size_t i = 0; i < requests_.size(); ++i) {
       requests_[i].adapters = {{source_of(is_stopped(i) ? "gqa-rank-pattern" : "gqa-all-r16"), 1.0f}};
+      if (!is_stopped(i)) requests_[i].max_tokens = 12;  // still under way when the others come
+    }
     want_ = where_all_is_there(subject_, requests_);
     bytes_ = second_layer_bytes(subject_, "gqa-rank-pattern");
     device_ = start(gpu_options(subject_, ColdStart::kLayered), subject_);
@@ -252,11 +254,20 @@ TEST_F(CudaColdStartUploads, OneThatFailsMidwayEndsItsRequestsAlone) {
 TEST_F(CudaColdStartUploads, OneThatStandsStillHoldsUpItsRequestsAlone) {
   const cuda_emulated::RunningStreams running(random_(), 2'000);
   cuda_emulated::hold_copies_of(bytes_);
-  // Those that nothing stops first: uploads come one after the other.
   std::vector<uint64_t> ids(requests_.size());
-  for (const bool stopped : {false, true})
+  const auto submit = [&](bool stopped) {
     for (size_t i = 0; i < requests_.size(); ++i)
       if (is_stopped(i) == stopped) ids[i] = device_->submit(requests_[i]);
+  };
+  const auto has_begun = [&](uint64_t id) { return !device_->answers[{id, 0}].tokens.empty(); };
+  // Uploads come one after the other, and which of two loads ends first is anybody's
+  // guess: those that nothing stops have theirs before the others ask.
+  submit(false);
+  until([&] {
+    device_->take(1'000'000);
+    return has_begun(ids[1]) && has_begun(ids[3]);
+  });
+  submit(true);
   until([&] {
     device_->take(1'000'000);
     return device_->open() == requests_.size() / 2 && device_->stats().cold_starts.given_up > 0;

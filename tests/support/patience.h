@@ -23,7 +23,7 @@ inline uint64_t seed_of_run(const char* variable, uint64_t usual = 2024) {
 }
 
 inline void until(const std::function<bool()>& done) {
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(120);
   while (!done()) {
     ASSERT_LT(std::chrono::steady_clock::now(), patience);
     std::this_thread::yield();
