@@ -240,7 +240,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
   awaitable<std::optional<HttpRequest>> read_request() {
-    RequestParser parser(core_->options.limits);
+    std::shared_ptr<BodySink> sink;
+    RequestParser parser(core_->options.limits, [&](const HttpHead& head) {
+      if (head.has_body) sink = core_->handler->body_sink(head);
+      return sink ? sink->max_bytes() : static_cast<int64_t>(core_->options.limits.max_body_bytes);
+    });
     auto memory = std::make_shared<ByteShare>(core_->memory);
     steady_clock::time_point begun{};
     bool granted = false, continued = false;
@@ -272,8 +276,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         granted = true;
         if (parser.head().has_body && !core_->handler->wants_body(parser.head())) co_return without_body(parser);
         refusal = grant_head(parser.head(), head_bytes);
-        if (!refusal && parser.head().has_body) refusal = grant_body(parser, *memory);
+        if (!refusal && parser.head().has_body) refusal = sink ? grant_piece(*memory) : grant_body(parser, *memory);
         if (!refusal && !input_.empty() && !parser.complete()) continue;
+      } else if (sink) {
+        if (std::string piece = parser.drain_body(); !piece.empty()) {
+          const bool more = co_await hand_over(*sink, std::move(piece));
+          if (!socket_.is_open()) co_return std::nullopt;
+          if (!more && !parser.complete()) co_return without_body(parser, std::move(sink));
+          continue;
+        }
       } else if (parser.body_is_full()) {
         refusal = grant_body(parser, *memory);
         if (!refusal) continue;
@@ -286,6 +297,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
       if (parser.complete()) {
         HttpRequest request = parser.take();
         request.memory = std::move(memory);
+        request.sink = std::move(sink);
         co_return request;
       }
       if (eof_ || !socket_.is_open()) co_return std::nullopt;
@@ -358,13 +370,39 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     return no_room("body", have, cost + static_cast<int64_t>(have));
   }
 
+  // Of a body that goes to a sink no more is held than one piece, which what is read at
+  // once bounds.
+  std::optional<Refusal> grant_piece(ByteShare& memory) const {
+    constexpr size_t kPieceCost = 2 * kBodyStepBytes;
+    if (memory.grow_to(static_cast<int64_t>(kPieceCost))) return std::nullopt;
+    return no_room("body", kBodyStepBytes, static_cast<int64_t>(kPieceCost));
+  }
+
+  // False: the sink wants no more. Ends when the sink has answered, or the connection is
+  // cut; one that it answers late is nobody's.
+  awaitable<bool> hand_over(BodySink& sink, std::string piece) {
+    struct Answer {
+      std::atomic<int> value{-1};  // 0 and 1: what it said
+    };
+    auto answer = std::make_shared<Answer>();
+    sink.take(std::move(piece), [answer, weak = weak_from_this()](bool more) {
+      answer->value = more ? 1 : 0;
+      if (auto self = weak.lock()) self->post_wake();
+    });
+    while (answer->value < 0 && socket_.is_open()) co_await wait_until(steady_clock::time_point::max());
+    woken_ = true;  // whatever else woke it is looked at again
+    co_return answer->value == 1;
+  }
+
   // To be answered as it is. Where its body is not here, it may be on its way.
-  HttpRequest without_body(RequestParser& parser) {
+  HttpRequest without_body(RequestParser& parser, std::shared_ptr<BodySink> sink = nullptr) {
+    const size_t had = parser.body_bytes();
     const std::optional<size_t> announced = parser.announced_bytes();
     HttpRequest request = parser.take();
     request.memory = std::make_shared<ByteShare>(core_->memory);
-    if (announced && *announced <= input_.size()) {
-      input_.erase(0, *announced);
+    request.sink = std::move(sink);
+    if (announced && *announced - had <= input_.size()) {
+      input_.erase(0, *announced - had);
     } else {
       request.keep_alive = false;
       linger_ = true;

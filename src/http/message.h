@@ -42,8 +42,13 @@ struct HttpHead {
   std::string_view header(std::string_view name) const { return find_header(headers, name); }
 };
 
+class BodySink;
+
 struct HttpRequest : HttpHead {
   std::string body;
+  // What took the body in its place (HttpHandler::body_sink): all of it, or as much as it
+  // wanted. Null: the body is above.
+  std::shared_ptr<BodySink> sink;
   // What HttpServerOptions::memory has granted for the body (never null from the server;
   // of 0 bytes without one). The handler may shrink it when the body is dropped, grow it
   // for what it makes of it, or move it on; dropping it gives it back.

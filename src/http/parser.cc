@@ -4,6 +4,8 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
+#include <boost/none.hpp>
+#include <utility>
 
 namespace loralei {
 namespace {
@@ -17,9 +19,6 @@ std::string_view view(string_view text) { return {text.data(), text.size()}; }
 
 // What to answer for each way in which Beast refuses a request.
 std::pair<int, std::string> explain(const error_code& ec, const HttpLimits& limits) {
-  if (ec == http::error::body_limit) {
-    return {413, "The request body is larger than the limit of " + std::to_string(limits.max_body_bytes) + " bytes."};
-  }
   if (ec == http::error::header_limit) {
     return {431,
             "The request header is larger than the limit of " + std::to_string(limits.max_header_bytes) + " bytes."};
@@ -32,9 +31,10 @@ std::pair<int, std::string> explain(const error_code& ec, const HttpLimits& limi
 // carry a status.
 class RequestCollector final : public http::basic_parser<true> {
  public:
-  explicit RequestCollector(const HttpLimits& limits) : limits_(limits) {
+  RequestCollector(const HttpLimits& limits, RequestParser::BodyLimit body_limit)
+      : limits_(limits), body_limit_(std::move(body_limit)), max_body_bytes_(limits.max_body_bytes) {
     header_limit(static_cast<std::uint32_t>(limits.max_header_bytes));
-    body_limit(limits.max_body_bytes);
+    this->body_limit(boost::none);  // judged here, when the head is known
     eager(true);
   }
 
@@ -43,6 +43,7 @@ class RequestCollector final : public http::basic_parser<true> {
   bool expects_continue = false;
   size_t room = SIZE_MAX;  // for the body
   bool full = false;
+  uint64_t drained_bytes = 0;  // of the body
   int status = 0;
   std::string message;
 
@@ -107,23 +108,25 @@ class RequestCollector final : public http::basic_parser<true> {
     }
     request.has_body = chunked() || content_length().value_or(0) > 0;
     request.keep_alive = keep_alive();
+    if (body_limit_) max_body_bytes_ = static_cast<uint64_t>(std::max<int64_t>(0, body_limit_(request)));
+    if (content_length().value_or(0) > max_body_bytes_) refuse_large(ec);
   }
 
   void on_body_init_impl(optional<std::uint64_t> const&, error_code&) override {}
 
   std::size_t on_body_impl(string_view body, error_code& ec) override { return append(body, ec); }
 
-  void on_chunk_header_impl(std::uint64_t, string_view, error_code&) override {}
-
-  std::size_t on_chunk_body_impl(std::uint64_t, string_view body, error_code& ec) override {
-    if (request.body.size() + body.size() > limits_.max_body_bytes) {
-      ec = http::error::body_limit;
-      return 0;
-    }
-    return append(body, ec);
+  void on_chunk_header_impl(std::uint64_t size, string_view, error_code& ec) override {
+    if (size > max_body_bytes_ - (drained_bytes + request.body.size())) refuse_large(ec);
   }
 
+  std::size_t on_chunk_body_impl(std::uint64_t, string_view body, error_code& ec) override { return append(body, ec); }
+
   void on_finish_impl(error_code&) override {}
+
+  void refuse_large(error_code& ec) {
+    refuse(413, "The request body is larger than the limit of " + std::to_string(max_body_bytes_) + " bytes.", ec);
+  }
 
   std::size_t append(string_view body, error_code& ec) {
     const size_t n = std::min(body.size(), room - request.body.size());
@@ -134,6 +137,8 @@ class RequestCollector final : public http::basic_parser<true> {
   }
 
   const HttpLimits limits_;
+  const RequestParser::BodyLimit body_limit_;
+  uint64_t max_body_bytes_;
 };
 
 class ResponseCollector final : public http::basic_parser<false> {
@@ -201,14 +206,15 @@ size_t feed_all(Collector& collector, std::string_view bytes, error_code& ec, co
 }  // namespace
 
 struct RequestParser::Impl {
-  explicit Impl(const HttpLimits& limits) : limits(limits), collector(limits) {}
+  Impl(const HttpLimits& limits, BodyLimit body_limit) : limits(limits), collector(limits, std::move(body_limit)) {}
   size_t feed(std::string_view bytes, bool head_only);
   HttpLimits limits;
   RequestCollector collector;
   bool failed = false;
 };
 
-RequestParser::RequestParser(const HttpLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
+RequestParser::RequestParser(const HttpLimits& limits, BodyLimit body_limit)
+    : impl_(std::make_unique<Impl>(limits, std::move(body_limit))) {}
 RequestParser::~RequestParser() = default;
 RequestParser::RequestParser(RequestParser&&) noexcept = default;
 
@@ -251,7 +257,15 @@ const std::string& RequestParser::error_message() const { return impl_->collecto
 bool RequestParser::header_complete() const { return impl_->collector.header_done; }
 bool RequestParser::complete() const { return !impl_->failed && impl_->collector.is_done(); }
 const HttpHead& RequestParser::head() const { return impl_->collector.request; }
-size_t RequestParser::body_bytes() const { return impl_->collector.request.body.size(); }
+size_t RequestParser::body_bytes() const {
+  return impl_->collector.drained_bytes + impl_->collector.request.body.size();
+}
+std::string RequestParser::drain_body() {
+  std::string& body = impl_->collector.request.body;
+  impl_->collector.drained_bytes += body.size();
+  impl_->collector.full = false;
+  return std::exchange(body, {});
+}
 bool RequestParser::body_is_full() const { return impl_->collector.full; }
 std::optional<size_t> RequestParser::announced_bytes() const {
   if (impl_->collector.chunked()) return std::nullopt;

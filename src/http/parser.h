@@ -35,7 +35,10 @@ struct HttpLimits {
 
 class RequestParser {
  public:
-  explicit RequestParser(const HttpLimits& limits);
+  // How many bytes the body may have of a request with this head, which is complete.
+  using BodyLimit = std::function<int64_t(const HttpHead&)>;
+  // body_limit: in the place of limits.max_body_bytes.
+  explicit RequestParser(const HttpLimits& limits, BodyLimit body_limit = {});
   ~RequestParser();
   RequestParser(RequestParser&&) noexcept;
 
@@ -47,6 +50,9 @@ class RequestParser {
   // where they are full.
   void reserve_body(size_t bytes);
   bool body_is_full() const;  // feed() stopped there: reserve more, then feed() goes on
+  // What has been read of the body since the last call, for who does not want to have it
+  // all at once; room is for what is not drained.
+  std::string drain_body();
 
   bool failed() const;
   int error_status() const;                  // of a failed parse
@@ -54,7 +60,7 @@ class RequestParser {
   bool header_complete() const;
   bool complete() const;
   const HttpHead& head() const;                   // as far as it was read; until take()
-  size_t body_bytes() const;                      // of the body, read so far
+  size_t body_bytes() const;                      // of the body, read so far, drained or not
   std::optional<size_t> announced_bytes() const;  // of the body, in all; nothing where it is chunked
   bool expects_continue() const;                  // the header is complete and asks for "100 Continue" before its body
   HttpRequest take();  // once, after header_complete(), with what was read of the body; the rest is for the caller

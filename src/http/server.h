@@ -18,7 +18,7 @@
 // that has most of such; only where each is in use it is refused. When a body finds no
 // room while another address holds more than a quarter of all in bodies on their way,
 // that address loses its oldest one (429): an address alone, a proxy's, loses nothing.
-// What a body costs is granted by `memory` when its head is complete, before a byte of
+// What a body in memory costs is granted by `memory` when its head is complete, before a byte of
 // it is read or asked for by "100 Continue" (a chunked one step by step), and belongs
 // to the request from then on; so are the bytes of answers that wait for their readers,
 // and what a connection takes itself.
@@ -86,9 +86,24 @@ class ResponseWriter {
   virtual bool closed() const = 0;
 };
 
+// Where a body goes that is larger than a server should hold. Asked of one body, by one
+// connection; its pieces come in order, and the next one when the one before is taken.
+// Dropped with its request, or before it when the client leaves.
+class BodySink {
+ public:
+  virtual ~BodySink() = default;
+  virtual int64_t max_bytes() const = 0;  // longer ones are refused, those whose length is announced at once
+  // On an I/O thread, which must not wait: `done` is called once, from any thread, in the
+  // call or later. False: nothing more is wanted; handle() is called to say why.
+  virtual void take(std::string piece, std::function<void(bool)> done) = 0;
+};
+
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
+  // Asked on an I/O thread, once a header is complete. Null: the body is held in memory
+  // (HttpRequest::body). Else it goes there, and the request brings it (HttpRequest::sink).
+  virtual std::shared_ptr<BodySink> body_sink(const HttpHead&) { return nullptr; }
   // Asked on an I/O thread, of a header whose body is still to come. False: handle() is
   // called without the body, for an answer that needs none; what comes of the body is
   // thrown away, and the connection ends behind the answer.
