@@ -98,13 +98,16 @@ struct HttpClient::Impl {
                                 const BodyCallback& on_body) {
     TRY(connect());
     HttpResponse response;
+    const ResponseParser* told = nullptr;
     const auto deliver = [&](std::string_view piece) {
       got_body = true;
+      head_status = told->head().status;
       if (on_body) return on_body(piece);
       response.body += piece;
       return true;
     };
     ResponseParser parser(options.limits, head_request, deliver);
+    told = &parser;
     // A server may answer and close before it has read everything (413): a failed send is
     // an error only without an answer.
     Status sent = send(head);
@@ -132,6 +135,7 @@ struct HttpClient::Impl {
   tcp::socket socket;
   std::string input;
   bool got_body = false;
+  int head_status = 0;
 };
 
 HttpClient::HttpClient(const HttpClientOptions& options) : impl_(std::make_unique<Impl>(options)) {}
@@ -160,6 +164,8 @@ Result<HttpResponse> HttpClient::request(std::string_view method, std::string_vi
       return response;
   }
 }
+
+int HttpClient::head_status() const { return impl_->head_status; }
 
 Status HttpClient::send_raw(std::string_view bytes) {
   TRY(impl_->connect());

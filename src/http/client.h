@@ -43,6 +43,8 @@ class HttpClient {
   // With `on_body`, the answer's body goes there and HttpResponse::body stays empty.
   Result<HttpResponse> request(std::string_view method, std::string_view target, const HttpHeaders& headers = {},
                                std::string_view body = {}, const BodyCallback& on_body = nullptr);
+  // Of the answer whose body is being told: for `on_body`.
+  int head_status() const;
   Result<HttpResponse> get(std::string_view target) { return request("GET", target); }
   Result<HttpResponse> post_json(std::string_view target, std::string_view body,
                                  const BodyCallback& on_body = nullptr) {
