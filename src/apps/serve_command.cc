@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "apps/adapter_flags.h"
+#include "apps/adapter_store_flags.h"
 #include "apps/console_log.h"
 #include "apps/kept_lengths.h"
 #include "apps/key_flags.h"
@@ -43,6 +44,7 @@ constexpr int64_t kEndMs = 800;  // for threads to end in, beyond --shutdown-tim
 struct ServeFlags {
   EngineFlags engine;
   ServeOptions serve;
+  AdapterStoreFlags adapter_store;
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
@@ -305,9 +307,13 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   options.model_names = flags.serve.model_names;
   limit_connections(flags, options.engine, flags.serve, log);
   TRY(HttpServer::bind(flags.serve.http, log));  // and let go again: whether the address can be had
+  TRY_ASSIGN(OpenAdapterStore store, open_adapter_store(flags.adapter_store, flags.serve.admin_key, log));
+  flags.serve.adapter_store = store.use();
   const PosixFileSystem files;
-  RootedFileSystem adapter_files(files, flags.serve.adapter_roots);
-  TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, adapter_files));
+  RootedFileSystem files_here(files, flags.serve.adapter_roots);
+  if (store.store) files_here.add_wide_root(store.root());
+  TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, files_here));
+  const FileSystem& adapter_files = store.adapter_files(files_here);
   options.adapter_files = &adapter_files;
   TRY_ASSIGN(RegistryUse registry, open_registry(flags.registry, adapter_files, flags.serve.keep_versions));
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
@@ -407,6 +413,7 @@ void add_adapter_options(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str()
       ->group(adapters);
+  add_adapter_store_options(command, flags.adapter_store, adapters);
 }
 
 }  // namespace

@@ -300,27 +300,31 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         request.sink = std::move(sink);
         co_return request;
       }
-      if (eof_ || !socket_.is_open()) co_return std::nullopt;
-      const bool started = begun != steady_clock::time_point{};
-      if (core_->stopping) {
-        // Half a request must not hold the stop up as long as it may take to arrive.
-        if (started)
-          co_await answer_error(503, "The server is shutting down and takes no new requests.", parser.head());
-        co_return std::nullopt;
-      }
-      if (parser.header_complete() && parser.expects_continue() && !continued) {
-        continued = true;
-        if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
-      }
       if (memory->bytes() != holds_bytes_) core_->hold(*this, memory->bytes());
-      const auto bought_ms = static_cast<int64_t>(parser.body_bytes()) * 1000 / kMinBodyBytesPerS;
-      const auto deadline = started ? begun + milliseconds(core_->options.read_timeout_ms + bought_ms)
-                                    : steady_clock::now() + milliseconds(core_->options.idle_timeout_ms);
-      if (!co_await wait_until(deadline)) {
-        if (started) co_await answer_error(408, "The request did not arrive in time.", parser.head());
-        co_return std::nullopt;
-      }
+      if (!co_await wait_for_more(parser, begun, continued)) co_return std::nullopt;
     }
+  }
+
+  // Of a request that began then, if it has. False: the connection ends, with an answer
+  // where it is to have one.
+  awaitable<bool> wait_for_more(RequestParser& parser, steady_clock::time_point begun, bool& continued) {
+    if (eof_ || !socket_.is_open()) co_return false;
+    const bool started = begun != steady_clock::time_point{};
+    if (core_->stopping) {
+      // Half a request must not hold the stop up as long as it may take to arrive.
+      if (started) co_await answer_error(503, "The server is shutting down and takes no new requests.", parser.head());
+      co_return false;
+    }
+    if (parser.header_complete() && parser.expects_continue() && !continued) {
+      continued = true;
+      if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
+    }
+    const auto bought_ms = static_cast<int64_t>(parser.body_bytes()) * 1000 / kMinBodyBytesPerS;
+    const auto deadline = started ? begun + milliseconds(core_->options.read_timeout_ms + bought_ms)
+                                  : steady_clock::now() + milliseconds(core_->options.idle_timeout_ms);
+    if (co_await wait_until(deadline)) co_return true;
+    if (started) co_await answer_error(408, "The request did not arrive in time.", parser.head());
+    co_return false;
   }
 
   struct Refusal {

@@ -22,10 +22,26 @@ using namespace loralei;
 
 constexpr int64_t kOwnBytes = 4 * kConnectionBytes;
 
+class AnySink final : public BodySink {
+ public:
+  int64_t max_bytes() const override { return 5'000; }
+  void take(std::string piece, std::function<void(bool)> done) override {
+    CHECK(!piece.empty());
+    bytes += piece.size();
+    CHECK(bytes <= 5'000);
+    done(piece.find("enough") == std::string::npos);
+  }
+  size_t bytes = 0;
+};
+
 class AnyAnswer final : public HttpHandler {
  public:
+  std::shared_ptr<BodySink> body_sink(const HttpHead& head) override {
+    return head.path == "/sink" ? std::make_shared<AnySink>() : nullptr;
+  }
   bool wants_body(const HttpHead& head) override { return head.path != "/unread"; }
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override {
+    if (request.sink) CHECK(request.body.empty());
     CHECK(request.memory && request.memory->bytes() >= static_cast<int64_t>(request.body.size()));
     writer->on_closed([] {});
     if (request.path == "/drop") return;

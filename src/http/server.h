@@ -18,10 +18,10 @@
 // that has most of such; only where each is in use it is refused. When a body finds no
 // room while another address holds more than a quarter of all in bodies on their way,
 // that address loses its oldest one (429): an address alone, a proxy's, loses nothing.
-// What a body in memory costs is granted by `memory` when its head is complete, before a byte of
-// it is read or asked for by "100 Continue" (a chunked one step by step), and belongs
-// to the request from then on; so are the bytes of answers that wait for their readers,
-// and what a connection takes itself.
+// What a body in memory costs is granted by `memory` when its head is complete, before
+// a byte of it is read or asked for by "100 Continue" (a chunked one step by step), and
+// belongs to the request from then on; so are the bytes of answers that wait for their
+// readers, and what a connection takes itself.
 // Failure: bind() when the address cannot be bound. Everything a peer does wrong ends
 // that peer's connection only, with an answer where one can be given: 400, 408, 413,
 // 417, 431, 501, 505, 429 where there is no room for a request now (413 where there
@@ -102,7 +102,8 @@ class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
   // Asked on an I/O thread, once a header is complete. Null: the body is held in memory
-  // (HttpRequest::body). Else it goes there, and the request brings it (HttpRequest::sink).
+  // (HttpRequest::body). Else it goes there, and the request brings it
+  // (HttpRequest::sink).
   virtual std::shared_ptr<BodySink> body_sink(const HttpHead&) { return nullptr; }
   // Asked on an I/O thread, of a header whose body is still to come. False: handle() is
   // called without the body, for an answer that needs none; what comes of the body is

@@ -95,8 +95,8 @@ RouterServer::RouterServer(const RouterServerOptions& options, const Clock& cloc
       clock_(clock),
       log_(log),
       access_({}, options.admin_key, options.http.host, options.allowed_hosts),
-      fleet_(options.fleet, clock, log),
       started_s_(std::time(nullptr)),
+      fleet_(options.fleet, clock, log),
       ids_(entropy()) {
   for (const UpstreamAddress& replica : options_.replicas) fleet_.add(replica);
 }

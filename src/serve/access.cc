@@ -163,13 +163,17 @@ std::optional<ApiError> AccessPolicy::check_host(const HttpHead& request, bool o
 std::optional<ApiError> AccessPolicy::check(const HttpHead& request, RouteClass route) const {
   if (route == RouteClass::kApi) {
     if (auto error = check_api_key(request)) return error;
-  } else if (route == RouteClass::kAdmin) {
+  } else if (route == RouteClass::kAdmin || route == RouteClass::kUpload) {
     if (auto error = check_admin(request)) return error;
   }
   if ((request.method == "POST" || request.method == "PUT") && request.has_body) {
     std::string_view type = request.header("content-type");
     type = trim(type.substr(0, type.find(';')));
-    if (!equals_ignoring_case(type, "application/json")) {
+    if (route == RouteClass::kUpload) {
+      if (!equals_ignoring_case(type, "multipart/form-data"))
+        return denied(415,
+                      "The body must be a form: send the files as multipart/form-data, as curl -F 'file=@NAME' does.");
+    } else if (!equals_ignoring_case(type, "application/json")) {
       return denied(415, "The body must be JSON: send the header 'Content-Type: application/json'.");
     }
   }

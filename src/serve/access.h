@@ -26,7 +26,9 @@
 
 namespace loralei {
 
-enum class RouteClass : unsigned char { kOpen, kApi, kAdmin };
+// kUpload: as kAdmin, with a form for a body where the others have JSON. Web pages can
+// send forms anywhere unasked, so nothing else takes one.
+enum class RouteClass : unsigned char { kOpen, kApi, kAdmin, kUpload };
 
 class AccessPolicy {
  public:

@@ -157,6 +157,22 @@ TEST(Access, BodiesAreJson) {
   EXPECT_EQ(status(policy, request("POST", {}), RouteClass::kApi), 200);
 }
 
+TEST(Access, FormsAreForUploadsAlone) {
+  const AccessPolicy near({}, "", "127.0.0.1");
+  const auto form = [](const char* origin) {
+    HttpHeaders headers = {{"Host", "localhost:1"}, {"Content-Type", "multipart/form-data; boundary=x"}};
+    if (origin != nullptr) headers.emplace_back("Origin", origin);
+    return request("POST", std::move(headers), "x");
+  };
+  EXPECT_EQ(status(near, form(nullptr), RouteClass::kUpload), 200);
+  EXPECT_EQ(status(near, form(nullptr), RouteClass::kAdmin), 415);
+  EXPECT_EQ(status(near, form("http://evil.example"), RouteClass::kUpload), 403) << "a page can send forms unasked";
+  EXPECT_EQ(status(near, request("POST", {{"Host", "localhost:1"}, {"Content-Type", "application/json"}}, "{}"),
+                   RouteClass::kUpload),
+            415);
+  EXPECT_EQ(status(AccessPolicy({}, "admin", "127.0.0.1"), form(nullptr), RouteClass::kUpload), 401);
+}
+
 TEST(Access, LocalHostsIdsKeyFilesCors) {
   for (const char* local : {"localhost", "LOCALHOST:80", "127.0.0.1", "127.3.2.1:5", "::1", "[::1]", "[::1]:80"})
     EXPECT_TRUE(is_local_host(local)) << local;

@@ -30,41 +30,96 @@ struct AdapterService::Load {
   bool pinned = false;
   std::shared_ptr<AdapterRecords::Claim> claim = nullptr;  // where records are kept
   std::string stamp = {};                                  // of the files, before they were read
+  std::shared_ptr<const void> use = nullptr;               // of an adapter of the store
+  std::optional<UploadedAdapter> uploaded = std::nullopt;  // it has just come: our answers, not vLLM's
+  std::function<void()> refused = {};
 
   // The name is free again when the client knows.
-  void refuse(const ApiError& error) const {
+  void refuse(const Error& error) { refuse(uploaded ? to_api_error(error) : vllm_error_of(error)); }
+  void refuse(const ApiError& error) {
     if (claim) claim->release();
-    reply->refuse(error);
+    use.reset();
+    if (refused) refused();
+    reply->refuse(uploaded ? api_error_of_status(error.status, error.message) : error);
   }
   void done() const {
     if (claim) claim->release();
-    reply->text(200, lora_loaded_text(entry.name));
+    if (!uploaded) return reply->text(200, lora_loaded_text(entry.name));
+    JsonOut out;
+    out.begin_object().key("name").string(entry.name).key("version").string(entry.digest);
+    out.key("number").number(entry.number);
+    put_manifest(uploaded->manifest, out);
+    reply->json(200, out.end_object().take());
   }
 };
 
+void AdapterService::use_store(std::function<void(const std::string&)> remove) {
+  remove_stored_ = std::move(remove);
+  sources_->set_unused([this](const std::string& digest) { remove_stored_(digest); });
+  options_.adapter_store.store->set_in_use([sources = std::weak_ptr(sources_)](const std::string& digest) {
+    const auto told = sources.lock();
+    return told != nullptr && told->uses(digest);
+  });
+}
+
+Result<AdapterPath> AdapterService::resolve(const std::string& path) const {
+  if (!path.starts_with(kStorePrefix)) return resolve_adapter_path(files_, options_.adapter_roots, path);
+  const AdapterStore* const store = options_.adapter_store.store;
+  if (store == nullptr)
+    return invalid_argument("This server has no adapter store: start it with --adapter-store DIR to load " + path +
+                            ".");
+  TRY_ASSIGN(const StoreName name, parse_store_name(path));
+  const auto manifest = store->find(name.digest);
+  if (manifest && !name.weights.empty() && name.weights != manifest->weights_name())
+    return not_found("The adapter " + path + " has no file of that name.");
+  if (manifest) return AdapterPath{store->path_of(*manifest), store->folder_of(name.digest)};
+  if (options_.adapter_store.peers == nullptr) return not_found("The adapter store has no adapter " + path + ".");
+  // It is fetched when its files are opened.
+  const std::string folder = store->folder_of(name.digest);
+  return AdapterPath{name.weights.empty() ? folder : join_path(folder, name.weights), folder};
+}
+
+std::string AdapterService::digest_of(const CatalogueEntry& entry) const {
+  const AdapterStore* const store = options_.adapter_store.store;
+  return store == nullptr || entry.origin != AdapterOrigin::kHttp ? "" : store->digest_of(entry.path);
+}
+
 void AdapterService::load(std::shared_ptr<Reply> reply, const LoadLoraRequest& request) {
-  auto place = resolve_adapter_path(files_, options_.adapter_roots, request.path);
-  if (!place.ok()) return reply->refuse(vllm_error_of(place.error()));
+  begin_load(std::make_shared<Load>(Load{std::move(reply), {}}), request);
+}
+
+void AdapterService::load_uploaded(std::shared_ptr<Reply> reply, const UploadedAdapter& uploaded) {
+  const auto load = std::make_shared<Load>(Load{std::move(reply), {}});
+  load->uploaded = uploaded;
+  if (uploaded.fresh) {
+    load->refused = [this, digest = uploaded.manifest.digest()] { remove_stored_(digest); };
+  }
+  begin_load(load, {uploaded.name, store_name(uploaded.manifest), uploaded.load_inplace, uploaded.pinned});
+}
+
+void AdapterService::begin_load(const std::shared_ptr<Load>& load, const LoadLoraRequest& request) {
+  auto place = resolve(request.path);
+  if (!place.ok()) return load->refuse(place.error());
   const auto& names = options_.model_names;
   if (std::find(names.begin(), names.end(), request.name) != names.end()) {
-    return reply->refuse(
+    return load->refuse(
         vllm_error(409, "'" + request.name + "' is the name of the base model; an adapter may not take it."));
   }
   if (const Status status = check_adapter_name(request.name, names); !status.ok())
-    return reply->refuse(vllm_error(400, status.error().message));
-  CatalogueEntry entry{request.name, place->path, place->root, AdapterOrigin::kHttp, std::time(nullptr), {}, nullptr};
-  const auto load = std::make_shared<Load>(Load{std::move(reply), std::move(entry)});
+    return load->refuse(vllm_error(400, status.error().message));
+  load->entry = {request.name, place->path, place->root, AdapterOrigin::kHttp, std::time(nullptr), {}, nullptr};
+  load->use = sources_->use(digest_of(load->entry));
   load->pinned = request.pinned;
   if (records_) {
     auto claim = records_->claim(request.name);
-    if (!claim.ok()) return load->refuse(vllm_error_of(claim.error()));
+    if (!claim.ok()) return load->refuse(claim.error());
     load->claim = std::move(*claim);
     if (const Status status = records_->check_base(request.name); !status.ok() && !request.load_inplace)
-      return load->refuse(vllm_error_of(status.error()));
+      return load->refuse(status.error());
     load->stamp = records_->stamp(place->path);
   }
   auto text = texts_.read(load->entry);
-  if (!text.ok()) return load->refuse(vllm_error_of(text.error()));
+  if (!text.ok()) return load->refuse(text.error());
   load->text = std::move(*text);
   // What a scan registered is not loaded yet: loading it by hand is no conflict, as long
   // as it is the same adapter.
@@ -90,14 +145,14 @@ void AdapterService::load_resolved(const std::shared_ptr<Load>& load) {
     command.replaces = replaced->source;
   command.source = source_spec(load->entry);
   const auto loaded = [this, load](const CommandReply& answer) {
-    if (!answer.status.ok()) return load->refuse(vllm_error_of(answer.status.error()));
+    if (!answer.status.ok()) return load->refuse(answer.status.error());
     load->entry.digest = answer.version;
     if (records_) return record(load, answer.version);
     load->entry.number = catalogue_.new_number(load->entry.name);
     finish(load, answer.version);
   };
   const Status status = context_.dispatcher.command(std::move(command), loaded);
-  if (!status.ok()) load->refuse(vllm_error_of(status.error()));
+  if (!status.ok()) load->refuse(status.error());
 }
 
 // Before the name means it and before the client is told.
@@ -107,7 +162,9 @@ void AdapterService::record(const std::shared_ptr<Load>& load, const std::string
   record.name = entry.name;
   record.digest = version;
   record.base = records_->base();
-  record.path = entry.path;
+  const std::string stored = digest_of(entry);
+  const auto manifest = stored.empty() ? std::nullopt : options_.adapter_store.store->find(stored);
+  record.path = manifest ? store_name(*manifest) : entry.path;  // wherever the store is next time
   record.root = entry.root;
   // Files that changed meanwhile are read at the next start.
   if (load->stamp == records_->stamp(entry.path)) record.stamp = load->stamp;
@@ -125,7 +182,7 @@ void AdapterService::record(const std::shared_ptr<Load>& load, const std::string
   if (!taken.ok()) undo(*load, taken.error());
 }
 
-void AdapterService::undo(const Load& load, const Error& error) {
+void AdapterService::undo(Load& load, const Error& error) {
   const auto status = status_of(load.entry.source);
   if (load.replaced && status && status->pinned) {  // the pin went over
     const Status told =
@@ -134,7 +191,7 @@ void AdapterService::undo(const Load& load, const Error& error) {
   }
   sources_->keep(load.entry.source).reset();  // let go at once: the engine forgets it
   context_.log.event(LogLevel::kError, "adapter not kept", {{"adapter", load.entry.name}}, error.message);
-  load.refuse(vllm_error_of(Error(error).with_context("The adapter was not loaded, since it could not be kept")));
+  load.refuse(Error(error).with_context("The adapter was not loaded, since it could not be kept"));
 }
 
 void AdapterService::finish(const std::shared_ptr<Load>& load, const std::string& version) {
@@ -142,17 +199,17 @@ void AdapterService::finish(const std::shared_ptr<Load>& load, const std::string
   texts_.put(entry, load->text);
   if (const Status status = list_loaded(entry, load->replaced.has_value()); !status.ok()) {
     if (records_) forget_record(entry);
-    return load->refuse(vllm_error_of(status.error()));
+    return load->refuse(status.error());
   }
   context_.log.event(LogLevel::kInfo, "adapter loaded over HTTP",
                      {{"adapter", version_name(entry.name, entry.number)}, {"path", entry.path}, {"version", version}});
   if (!load->pinned) return load->done();
   const auto pinned = [load](const CommandReply& last) {
-    if (!last.status.ok()) return load->refuse(vllm_error_of(last.status.error()));
+    if (!last.status.ok()) return load->refuse(last.status.error());
     load->done();
   };
   const Status status = context_.dispatcher.command({0, AdapterAction::kPin, source_spec(entry)}, pinned);
-  if (!status.ok()) load->refuse(vllm_error_of(status.error()));
+  if (!status.ok()) load->refuse(status.error());
 }
 
 // What could not be listed is not to come back.
@@ -169,7 +226,7 @@ void AdapterService::forget_record(const CatalogueEntry& entry) {
 // last keep: requests that run with it, or are on their way, have one.
 Status AdapterService::list_loaded(const CatalogueEntry& entry, bool in_place) {
   CatalogueEntry listed = entry;
-  listed.keep = sources_->keep(listed.source);
+  listed.keep = sources_->keep(listed.source, digest_of(listed));
   if (!in_place) return catalogue_.add(std::move(listed));
   if (const auto left = catalogue_.replace(std::move(listed)); left) {
     on_gone(*left);

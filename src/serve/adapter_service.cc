@@ -125,13 +125,16 @@ AdapterService::Restored AdapterService::restore_one(const AdapterRecord& record
     return refused(invalid_argument("the command line names it, from " + known->path + "; the record, of " +
                                     record.path + ", stays where it is"));
   }
-  const auto place = resolve_adapter_path(files_, options_.adapter_roots, record.path);
+  const auto place = resolve(record.path);
   if (!place.ok()) return refused(place.error());
-  if (place->path != record.path)
+  const bool stored = record.path.starts_with(kStorePrefix);
+  if (!stored && place->path != record.path)
     return refused(invalid_argument(record.path + " is " + place->path + " now; load it again"));
   CatalogueEntry entry = entry_of(record, place->root, catalogue_.new_source());
+  entry.path = place->path;
   if (const Status listed = list_restored(entry); !listed.ok()) return refused(listed.error());
-  const bool untouched = !record.stamp.empty() && record.stamp == records_->stamp(record.path);
+  // What is named by its content is what it was.
+  const bool untouched = stored || (!record.stamp.empty() && record.stamp == records_->stamp(record.path));
   if (untouched) return {true, {}};
   // Other files, or the same ones copied or written again: they are read to know.
   const auto digest = ask({0, AdapterAction::kLoad, source_spec(entry)});
@@ -140,7 +143,7 @@ AdapterService::Restored AdapterService::restore_one(const AdapterRecord& record
 
 Status AdapterService::list_restored(CatalogueEntry& entry) {
   TRY(ask({0, AdapterAction::kAdd, source_spec(entry)}));
-  entry.keep = sources_->keep(entry.source);
+  entry.keep = sources_->keep(entry.source, digest_of(entry));
   if (catalogue_.replace(entry)) return {};
   return catalogue_.add(entry);
 }

@@ -20,6 +20,7 @@
 // vLLM's status codes and bodies on its two routes, OpenAI's shape on ours.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,8 +28,10 @@
 #include <string>
 #include <vector>
 
+#include "serve/adapter_paths.h"
 #include "serve/adapter_records.h"
 #include "serve/adapter_sources.h"
+#include "serve/adapter_uploads.h"
 #include "serve/context.h"
 #include "serve/default_adapters.h"
 #include "serve/options.h"
@@ -51,6 +54,9 @@ class AdapterService {
         texts_(texts),
         files_(files),
         sources_(std::make_shared<AdapterSources>(context.dispatcher, texts)) {}
+  // The files of adapters of the store go when nothing has them any more, by `remove`.
+  // Before anything is loaded.
+  void use_store(std::function<void(const std::string& digest)> remove);
 
   // At start, and on rescan: waits for the engine's answer.
   Status add(const std::string& name, const std::string& path, AdapterOrigin origin, const std::string& root);
@@ -66,7 +72,11 @@ class AdapterService {
   Rescan restore(RegistryUse use);
   void stop_records();  // what was taken is written and answered, and nothing more is
 
+  // A path below the roots, or "store:DIGEST" of an adapter that the store has.
   void load(std::shared_ptr<Reply> reply, const LoadLoraRequest& request);
+  // The same of what has just come, with our answer and errors: JSON members of an object
+  // that is open. Where it is refused and was not here before, it goes again.
+  void load_uploaded(std::shared_ptr<Reply> reply, const UploadedAdapter& uploaded);
   // Of a name all versions, or the one of "name@3".
   void unload(std::shared_ptr<Reply> reply, const std::string& name);  // vLLM's body
   void remove(std::shared_ptr<Reply> reply, const std::string& name);  // ours, with the bytes freed
@@ -82,7 +92,10 @@ class AdapterService {
 
  private:
   struct Load;
-  Result<std::string> ask(AdapterCommand command);  // answers the version
+  void begin_load(const std::shared_ptr<Load>& load, const LoadLoraRequest& request);
+  Result<AdapterPath> resolve(const std::string& path) const;
+  std::string digest_of(const CatalogueEntry& entry) const;  // in the store; "": it is elsewhere
+  Result<std::string> ask(AdapterCommand command);           // answers the version
   // Whether it is listed now, and what is wrong with it.
   struct Restored {
     bool listed = false;
@@ -93,7 +106,7 @@ class AdapterService {
   void list_lost(const std::vector<AdapterRecord>& records);
   void load_resolved(const std::shared_ptr<Load>& load);
   void record(const std::shared_ptr<Load>& load, const std::string& version);
-  void undo(const Load& load, const Error& error);
+  void undo(Load& load, const Error& error);
   void finish(const std::shared_ptr<Load>& load, const std::string& version);
   Status list_loaded(const CatalogueEntry& entry, bool in_place);
   // Takes the name out of registry and catalogue and tells the engine; false, and `done`
@@ -115,6 +128,7 @@ class AdapterService {
   TextModels& texts_;
   const FileSystem& files_;
   const std::shared_ptr<AdapterSources> sources_;
+  std::function<void(const std::string&)> remove_stored_;
   DefaultAdapters defaults_;
   std::mutex pins_mutex_;
   std::set<AdapterSourceId> pinned_alone_;   // by "name@3": the pin stays with that version; guarded by pins_mutex_

@@ -5,10 +5,41 @@
 
 namespace loralei {
 
-std::shared_ptr<const void> AdapterSources::keep(AdapterSourceId source) {
-  return {this, [sources = weak_from_this(), source](const void*) {
+std::shared_ptr<const void> AdapterSources::keep(AdapterSourceId source, const std::string& digest) {
+  auto used = use(digest);
+  if (used) {
+    const std::lock_guard lock(mutex_);
+    uses_.at(digest).kept = true;
+  }
+  return {this, [sources = weak_from_this(), source, used = std::move(used)](const void*) {
             if (const auto told = sources.lock()) told->let_go(source);
           }};
+}
+
+std::shared_ptr<const void> AdapterSources::use(const std::string& digest) {
+  if (digest.empty()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  ++uses_[digest].count;
+  return {this, [sources = weak_from_this(), digest](const void*) {
+            if (const auto told = sources.lock()) told->end_use(digest);
+          }};
+}
+
+bool AdapterSources::uses(const std::string& digest) const {
+  const std::lock_guard lock(mutex_);
+  return uses_.contains(digest);
+}
+
+void AdapterSources::end_use(const std::string& digest) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = uses_.find(digest);
+    if (--found->second.count > 0) return;
+    const bool kept = found->second.kept;
+    uses_.erase(found);
+    if (!kept) return;
+  }
+  if (unused_) unused_(digest);
 }
 
 Status AdapterSources::drop(const AdapterSourceSpec& source, Dispatcher::ReplyCallback done) {

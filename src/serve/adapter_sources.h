@@ -8,9 +8,12 @@
 // the engine does not take is told again with the next one.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 
 #include "serve/dispatcher.h"
 #include "serve/text_model.h"
@@ -28,18 +31,31 @@ class AdapterSources : public std::enable_shared_from_this<AdapterSources> {
  public:
   AdapterSources(Dispatcher& dispatcher, TextModels& texts) : dispatcher_(dispatcher), texts_(texts) {}
 
-  std::shared_ptr<const void> keep(AdapterSourceId source);
+  // `digest`: of the adapter of the store whose files it has; empty: they are elsewhere.
+  std::shared_ptr<const void> keep(AdapterSourceId source, const std::string& digest = "");
+  // The same of a source that is not kept yet: as long as somebody has it.
+  std::shared_ptr<const void> use(const std::string& digest);
+  bool uses(const std::string& digest) const;
+  // Called, on any thread, when a digest whose sources were kept has no use any more.
+  void set_unused(std::function<void(const std::string& digest)> unused) { unused_ = std::move(unused); }
   // Now, whoever has a keep of it.
   Status drop(const AdapterSourceSpec& source, Dispatcher::ReplyCallback done);
 
  private:
   void let_go(AdapterSourceId source);
+  void end_use(const std::string& digest);
 
   Dispatcher& dispatcher_;
   TextModels& texts_;
-  std::mutex mutex_;
+  std::function<void(const std::string&)> unused_;
+  mutable std::mutex mutex_;
   std::set<AdapterSourceId> dropped_;    // though there is a keep
   std::set<AdapterSourceId> not_taken_;  // by the engine
+  struct Uses {
+    int count = 0;
+    bool kept = false;
+  };
+  std::map<std::string, Uses> uses_;  // by digest
 };
 
 }  // namespace loralei

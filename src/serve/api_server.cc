@@ -75,6 +75,7 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       dispatcher_(engine, clock, &beats_),
       context_{engine, dispatcher_, metrics_, clock, log, options_.ping_interval_ms * 1'000'000},
       adapters_(context_, options_, *catalogue_, texts_, files),
+      uploads_(options_.adapter_store),
       apps_(context_),
       checks_(engine, clock, log),
       ids_(entropy()),
@@ -94,6 +95,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
   http.body_cost = body_cost_bytes;
   http.beats = &server->beats_;
   TRY_ASSIGN(server->http_, HttpServer::bind(http, log));
+  if (server->uploads_.has_store())
+    server->adapters_.use_store([raw = server.get()](const std::string& digest) { raw->uploads_.remove(digest); });
   return server;
 }
 
@@ -121,7 +124,9 @@ Status ApiServer::add_adapter(const std::string& name, const std::string& path) 
 
 AdapterChecks::State ApiServer::check_adapters(int64_t wait_ms) {
   checking_ = true;
-  checks_.begin(catalogue_->list());
+  std::vector<CatalogueEntry> here = catalogue_->list();
+  std::erase_if(here, [this](const CatalogueEntry& entry) { return uploads_.is_elsewhere(entry.path); });
+  checks_.begin(std::move(here));
   return checks_.wait(wait_ms);
 }
 
@@ -156,6 +161,7 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
   pool_.cancel();
   checks_.stop();
   apps_.stop();
+  uploads_.stop();
   adapters_.stop_records();
   engine_.stop();      // what is left ends with "cancelled"
   dispatcher_.stop();  // which its clients are told; nothing comes up any more
@@ -182,7 +188,14 @@ bool ApiServer::wants_body(const HttpHead& head) {
   const RouteMatch route = match_route(head.method, head.path);
   const bool served =
       route.id != RouteId::kPreflight && route.id != RouteId::kNotFound && route.id != RouteId::kWrongMethod;
-  return served && !access_.check_host(head, http_->on_loopback()) && !access_.check(head, route.access);
+  const bool kept = route.id != RouteId::kAdapterUpload || (uploads_.has_store() && !draining_);
+  return served && kept && !access_.check_host(head, http_->on_loopback()) && !access_.check(head, route.access);
+}
+
+// A form of files is larger than what is held of a request.
+std::shared_ptr<BodySink> ApiServer::body_sink(const HttpHead& head) {
+  if (match_route(head.method, head.path).id != RouteId::kAdapterUpload || !wants_body(head)) return nullptr;
+  return uploads_.begin(head);
 }
 
 void ApiServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
@@ -222,6 +235,7 @@ void ApiServer::show_metrics(const HttpRequest& request, Reply& reply) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) * 1e-3;
   const ServerState now_is = state();
+  if (uploads_.has_store()) metrics_.adapter_store(uploads_.figures());
   std::string page =
       metrics_.render(now_is.stats, now_is.adapters, http_->stats(), now_s, now_is.log, is_ready(impediments(now_is)));
   const char* type = "text/plain; version=0.0.4; charset=utf-8";
@@ -265,6 +279,12 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     }
     case RouteId::kAdapters:
       return reply->json(200, adapters_.list());
+    case RouteId::kAdapterUpload:
+      return upload_adapter(request, std::move(reply));
+    case RouteId::kAdapterBlobs:
+      return has_store(*reply) ? reply->json(200, uploads_.list()) : void();
+    case RouteId::kAdapterBlob:
+      return has_store(*reply) ? uploads_.send_blob(std::move(reply), route.name, request.header("range")) : void();
     case RouteId::kAdapterDelete:
       return adapters_.remove(std::move(reply), route.name);
     case RouteId::kAdapterPin:
@@ -521,7 +541,44 @@ void ApiServer::detokenize(const std::string& body, Reply& reply, Work& work) {
 void ApiServer::load_lora(const std::string& body, std::shared_ptr<Reply> reply) {
   auto request = parse_load_lora_request(body);
   if (!request.ok()) return reply->refuse(request.error());
-  adapters_.load(std::move(reply), *request);
+  // What is named by its content is brought first, for its tokenizer is read before the
+  // engine is told.
+  const std::string missing = uploads_.missing(request->path);
+  if (missing.empty()) return adapters_.load(std::move(reply), *request);
+  uploads_.fetch(missing, [this, reply, request = *request](const Status& fetched) {
+    if (fetched.ok()) return adapters_.load(reply, request);
+    reply->refuse(vllm_error(503, fetched.error().message));
+  });
+}
+
+bool ApiServer::has_store(Reply& reply) const {
+  if (uploads_.has_store()) return true;
+  reply.refuse(api_error_of_status(
+      403, "This server keeps no adapters: start it with --adapter-store DIR to give it a folder for them."));
+  return false;
+}
+
+void ApiServer::upload_adapter(const HttpRequest& request, std::shared_ptr<Reply> reply) {
+  if (!has_store(*reply)) return;
+  if (draining_) {
+    metrics_.refused("draining");
+    return reply->refuse(unavailable());
+  }
+  if (request.sink == nullptr) {
+    return reply->refuse(api_error_of_status(
+        400,
+        "The request has no body: send the adapter's files as a form, as curl -F 'file=@adapter_config.json' does."));
+  }
+  uploads_.finish(request.sink, [this, reply](const Result<UploadedAdapter>& uploaded) {
+    if (!uploaded.ok()) return reply->refuse(to_api_error(uploaded.error()));
+    log_.event(LogLevel::kInfo, "adapter uploaded",
+               {{"digest", uploaded->manifest.digest()}, {"bytes", uploaded->manifest.bytes()}});
+    if (!uploaded->name.empty()) return adapters_.load_uploaded(reply, *uploaded);
+    JsonOut out;
+    out.begin_object();
+    put_manifest(uploaded->manifest, out);
+    reply->json(200, out.end_object().take());
+  });
 }
 
 void ApiServer::unload_lora(const std::string& body, std::shared_ptr<Reply> reply) {

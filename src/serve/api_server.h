@@ -29,6 +29,7 @@
 #include "base/prng.h"
 #include "serve/adapter_checks.h"
 #include "serve/adapter_service.h"
+#include "serve/adapter_uploads.h"
 #include "serve/apps.h"
 #include "serve/options.h"
 #include "serve/plan.h"
@@ -65,6 +66,7 @@ class ApiServer final : public HttpHandler {
   bool shutdown(int64_t timeout_ms);
 
   bool wants_body(const HttpHead& head) override;
+  std::shared_ptr<BodySink> body_sink(const HttpHead& head) override;
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
 
  private:
@@ -100,6 +102,8 @@ class ApiServer final : public HttpHandler {
   void detokenize(const std::string& body, Reply& reply, Work& work);
   void load_lora(const std::string& body, std::shared_ptr<Reply> reply);
   void unload_lora(const std::string& body, std::shared_ptr<Reply> reply);
+  void upload_adapter(const HttpRequest& request, std::shared_ptr<Reply> reply);
+  bool has_store(Reply& reply) const;  // false: it is refused
   void rescan_reply(Reply& reply);
   void set_lora_adapters(const std::string& body, Reply& reply);
   ServerFacts facts() const;
@@ -134,6 +138,7 @@ class ApiServer final : public HttpHandler {
   Dispatcher dispatcher_;
   const ServeContext context_;
   AdapterService adapters_;
+  AdapterUploads uploads_;
   AppService apps_;
   AdapterChecks checks_;
   std::atomic<bool> checking_{false};  // check_adapters() was called

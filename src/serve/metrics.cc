@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <sstream>
@@ -402,6 +403,19 @@ void put_kv_coded(Page& page, const KvCoded& coded) {
   counter("loralei_kv_decode_seconds_total", "Time that decoding prefixes took.", seconds(coded.times.decode_ns));
 }
 
+void put_store(Page& page, const AdapterStoreFigures& store) {
+  page.value(MetricType::Gauge, "loralei_adapter_store_adapters", "Adapters in the adapter store.",
+             static_cast<double>(store.adapters));
+  page.value(MetricType::Gauge, "loralei_adapter_store_bytes", "What the adapter store takes of the disk.",
+             static_cast<double>(store.bytes));
+  for (const auto& [end, count] : {std::pair("fetched", store.fetched), std::pair("failed", store.failed)}) {
+    page.value(MetricType::Counter, "loralei_adapter_fetches_total", "Adapters that were asked of peers.",
+               static_cast<double>(count), {{"end", end}});
+  }
+  page.value(MetricType::Counter, "loralei_adapter_fetched_bytes_total", "Bytes of adapters that peers sent.",
+             static_cast<double>(store.fetched_bytes));
+}
+
 void put_engine(Page& page, const EngineStats& s) {
   constexpr auto kGauge = MetricType::Gauge;
   const auto number = [](auto value) { return static_cast<double>(value); };
@@ -606,6 +620,7 @@ struct Metrics::Impl {
   std::map<std::string, AdapterCounts> totals = {{"base", {}}, {"sum", {}}, {"other", {}}};
   std::map<std::string, AdapterCounts> adapters;  // at most options.adapters_max, the first that were used
   int64_t unknown = 0, default_adapters = 0;
+  std::optional<AdapterStoreFigures> store;
 };
 
 Metrics::Metrics(const MetricsOptions& options) : impl_(std::make_unique<Impl>(options)) {}
@@ -661,6 +676,11 @@ void Metrics::default_adapters_set() {
   ++impl_->default_adapters;
 }
 
+void Metrics::adapter_store(const AdapterStoreFigures& figures) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->store = figures;
+}
+
 std::string Metrics::render(const EngineStats& engine, const AdapterList& adapters, const HttpServerStats& http,
                             double unix_time_s, const LogState& log, bool ready) const {
   const Impl& m = *impl_;
@@ -670,6 +690,7 @@ std::string Metrics::render(const EngineStats& engine, const AdapterList& adapte
   {
     std::lock_guard lock(m.mutex);
     m.put_adapters(page);
+    if (m.store) put_store(page, *m.store);
     for (const auto& [key, count] : m.http_requests) {
       page.value(
           MetricType::Counter, "http_requests_total", "Answered HTTP requests.", static_cast<double>(count),
@@ -725,57 +746,6 @@ std::string Metrics::render(const EngineStats& engine, const AdapterList& adapte
     page.family(std::move(family), aliases == kAliases.end() ? std::vector<const char*>{} : aliases->second);
   }
   return page.text();
-}
-
-namespace {
-
-constexpr std::string_view kTotal = "_total", kHelp = "# HELP ", kType = "# TYPE ";
-
-// Those of families that are no counters.
-std::set<std::string_view> other_families(std::string_view page) {
-  std::set<std::string_view> names;
-  for (size_t at = page.find(kType); at != std::string_view::npos; at = page.find(kType, at + 1)) {
-    const std::string_view line = page.substr(at + kType.size(), page.find('\n', at) - at - kType.size());
-    if (!line.ends_with(" counter")) names.insert(line.substr(0, line.find(' ')));
-  }
-  return names;
-}
-
-}  // namespace
-
-std::string as_openmetrics(std::string_view page) {
-  const std::set<std::string_view> others = other_families(page);
-  std::string out;
-  out.reserve(page.size() + 64);
-  std::string help;  // of the family whose type comes next
-  while (!page.empty()) {
-    const size_t end = std::min(page.find('\n'), page.size());
-    const std::string_view line = page.substr(0, end);
-    page.remove_prefix(std::min(end + 1, page.size()));
-    if (line.starts_with(kHelp)) {
-      help = line.substr(kHelp.size());
-      continue;
-    }
-    if (!line.starts_with(kType)) {
-      out.append(line) += '\n';
-      continue;
-    }
-    const std::string_view rest = line.substr(kType.size());
-    const size_t space = rest.find(' ');
-    std::string_view name = rest.substr(0, space), type = rest.substr(std::min(space + 1, rest.size()));
-    if (type == "counter") {
-      const std::string_view family = name.substr(0, name.size() - std::min(name.size(), kTotal.size()));
-      if (name.ends_with(kTotal) && others.count(family) == 0)
-        name = family;
-      else
-        type = "unknown";
-    }
-    if (type == "untyped") type = "unknown";
-    const std::string text = help.substr(std::min(help.find(' '), help.size()));
-    out.append(kHelp).append(name).append(text) += '\n';
-    out.append(kType).append(name).append(" ").append(type) += '\n';
-  }
-  return out += "# EOF\n";
 }
 
 }  // namespace loralei

@@ -51,6 +51,12 @@ void log_request(LogSink& log, const RequestRecord& record);
 void log_refusal(LogSink& log, const std::string& id, std::string_view method, const char* route, int status,
                  std::string_view sentence);
 
+// Of the adapter store, where there is one.
+struct AdapterStoreFigures {
+  int64_t adapters = 0, bytes = 0;
+  uint64_t fetched = 0, failed = 0, fetched_bytes = 0;  // from peers
+};
+
 struct MetricsOptions {
   std::string model_name;
   int64_t max_model_len = 0;
@@ -75,6 +81,7 @@ class Metrics {
   void unknown_fields(size_t count);
   void refused(const char* reason);  // queue_full, draining
   void default_adapters_set();
+  void adapter_store(const AdapterStoreFigures& figures);  // as they are now
 
   std::string render(const EngineStats& engine, const AdapterList& adapters, const HttpServerStats& http,
                      double unix_time_s, const LogState& log = {}, bool ready = true) const;

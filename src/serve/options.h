@@ -14,12 +14,23 @@
 
 namespace loralei {
 
+class AdapterPeers;
+class AdapterStore;
+
 // Sampling values of the model's generation_config.json; a request's own come first,
 // then these, then the API's.
 struct SamplingDefaults {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int> top_k;
   std::optional<bool> do_sample;  // false: greedy unless the request names a temperature
+};
+
+// What a server that keeps adapters is given (serve/adapter_uploads.h); borrowed. Without
+// a store it takes none.
+struct AdapterStoreUse {
+  AdapterStore* store = nullptr;
+  AdapterPeers* peers = nullptr;  // null: none are asked
+  int64_t max_upload_bytes = int64_t{4} << 30;
 };
 
 // Whose requests find each other's prompts in the prefix cache: those of everybody,
@@ -37,6 +48,7 @@ struct ServeOptions {
   std::vector<std::string> cors_origins;               // --cors-origin; "*" allows every origin
   std::vector<std::string> adapter_roots;  // --adapter-dir: adapters loaded over HTTP lie below one of these
   int64_t keep_versions = 1;               // --keep-versions: of each name that is loaded over HTTP, the newest
+  AdapterStoreUse adapter_store;           // --adapter-store, --adapter-peer
   SamplingDefaults defaults;
   int64_t vocab_size = 0;             // of the model's logits; 0: as many as the tokenizer has tokens
   std::vector<TokenId> end_ids;       // the model's end-of-sequence ids, besides the tokenizer's

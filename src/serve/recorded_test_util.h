@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "serve/server_test_util.h"
+#include "store/adapter_store.h"
 #include "store/sqlite_registry.h"
 
 namespace loralei {
@@ -88,6 +89,8 @@ class RecordedTest : public ApiTest {
     engine_now().versions = versions;
     files = std::make_unique<RootedFileSystem>(disk, options.adapter_roots);
     for (const auto& [name, place] : command_line) files->add_root(place);
+    if (options.adapter_store.store != nullptr)
+      files->add_wide_root(options.adapter_store.store->folder() + "/adapters");
     auto started = ApiServer::start(options, engine_now(), text, *files, clock, log);
     EXPECT_TRUE(started.ok()) << started.error().message;
     server = std::move(*started);

@@ -73,6 +73,14 @@ class Reply {
     count(status);
     writer_->respond(status, std::move(headers), std::move(body));
   }
+  // Its body comes by writer().write(); false: the client is gone.
+  bool start(int status, const char* content_type, HttpHeaders more) {
+    HttpHeaders headers = headers_;
+    headers.emplace_back("Content-Type", content_type);
+    headers.insert(headers.end(), more.begin(), more.end());
+    count(status);
+    return writer_->start_stream(status, std::move(headers));
+  }
   void empty(int status, HttpHeaders more) {
     HttpHeaders headers = headers_;
     headers.insert(headers.end(), more.begin(), more.end());

@@ -36,6 +36,9 @@ constexpr Row kRows[] = {
     {"POST", "/tokenize", RouteId::kTokenize, kApi},
     {"POST", "/detokenize", RouteId::kDetokenize, kApi},
     {"GET", "/v1/adapters", RouteId::kAdapters, kApi},
+    {"POST", "/v1/adapters", RouteId::kAdapterUpload, RouteClass::kUpload},
+    {"GET", "/v1/adapters/blobs", RouteId::kAdapterBlobs, kAdmin},
+    {"GET", "/v1/adapters/blobs/{name}", RouteId::kAdapterBlob, kAdmin},
     {"POST", "/v1/adapters/rescan", RouteId::kAdapterRescan, kAdmin},
     {"POST", "/v1/adapters/{name}/pin", RouteId::kAdapterPin, kAdmin},
     {"POST", "/v1/adapters/{name}/unpin", RouteId::kAdapterUnpin, kAdmin},
@@ -136,7 +139,7 @@ std::string route_list() {
   for (const Row& row : kRows) {
     std::string method = row.method;
     method.resize(7, ' ');
-    out += method + row.pattern + (row.access == kAdmin ? "   (admin)\n" : "\n");
+    out += method + row.pattern + (row.access == kAdmin || row.access == RouteClass::kUpload ? "   (admin)\n" : "\n");
   }
   return out;
 }

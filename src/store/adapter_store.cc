@@ -416,6 +416,10 @@ Status AdapterStore::remove(const std::string& digest) {
   return remove_all(gone);
 }
 
+Status AdapterStore::remove_unused(const std::string& digest) {
+  return in_use_ && in_use_(digest) ? Status() : remove(digest);
+}
+
 AdapterStore::Stats AdapterStore::stats() const {
   const std::lock_guard lock(mutex_);
   return {held_.size(), bytes_};

@@ -11,11 +11,11 @@
 // Ownership: one process at a time has the folder, by a lock that goes with it. Drafts
 // borrow the store.
 // Invariants: an adapter is there whole or not at all, after a crash too; what is in it
-// has the digests that it says, which were checked before it got there. Nothing is written
-// outside of the folder, whatever names are asked for. Files that somebody has open go on
-// being read after remove().
-// Failure: sentences with the path. kOverloaded where max_bytes are taken by adapters that
-// are in use.
+// has the digests that it says, which were checked before it got there. Nothing is
+// written outside of the folder, whatever names are asked for. Files that somebody has
+// open go on being read after remove().
+// Failure: sentences with the path. kOverloaded where max_bytes are taken by adapters
+// that are in use.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,8 @@ class AdapterDraft {
   Status write(std::span<const std::byte> bytes);
   // kCorrupt where it is another than the one that is known: then its part goes.
   Status end();
-  int64_t bytes() const;  // of all files so far
+  int64_t bytes() const;                                           // of all files so far
+  const std::vector<StoredFile>& files() const { return files_; }  // that have ended
   // Into the store.
   Result<AdapterManifest> commit();
 
@@ -105,6 +106,7 @@ class AdapterStore {
   std::unique_ptr<AdapterDraft> draft();
   // And those of its blobs that no other adapter has. One that is not there is removed.
   Status remove(const std::string& digest);
+  Status remove_unused(const std::string& digest);  // unless it is in use
 
   struct Stats {
     size_t adapters = 0;

@@ -34,6 +34,7 @@ class RootedFileSystem final : public FileSystem {
   explicit RootedFileSystem(const FileSystem& files, std::vector<std::string> wide = {})
       : files_(files), wide_(std::move(wide)) {}
 
+  void add_wide_root(std::string path) { wide_.push_back(std::move(path)); }
   // One adapter: a folder, or a file.
   void add_root(std::string path) {
     while (path.size() > 1 && path.back() == '/') path.pop_back();

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// --adapter-store DIR and what goes with it: the folder that keeps adapters by their
+// content, and the servers that are asked for those that it lacks.
+//
+// Thread: one, at start and end. Ownership: owns store and peers, which outlive whatever
+// is given their files. Failure: a sentence with the flag.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "base/log.h"
+#include "base/result.h"
+#include "serve/options.h"
+#include "store/adapter_peers.h"
+#include "store/adapter_store.h"
+
+namespace loralei {
+
+struct AdapterStoreFlags {
+  std::string folder, max_size, max_upload;  // as typed; empty: not given
+  std::vector<std::string> peers;
+};
+void add_adapter_store_options(CLI::App& command, AdapterStoreFlags& flags, const std::string& group);
+
+struct OpenAdapterStore {
+  std::unique_ptr<AdapterStore> store;  // null: there is none
+  std::unique_ptr<AdapterPeers> peers;  // null: none are asked
+  std::unique_ptr<PeerFiles> files;     // of adapters, with peers
+  int64_t max_upload_bytes = AdapterStoreUse{}.max_upload_bytes;
+
+  AdapterStoreUse use() const { return {store.get(), peers.get(), max_upload_bytes}; }
+  // The folder that adapters are opened below; "": there is none.
+  std::string root() const { return store ? store->folder() + "/adapters" : ""; }
+  // Of adapters, here or at peers: `here` or what is made of it, which lives as long as
+  // this.
+  const FileSystem& adapter_files(const FileSystem& here);
+};
+// `key`: what peers are asked with.
+Result<OpenAdapterStore> open_adapter_store(const AdapterStoreFlags& flags, const std::string& key, LogSink& log);
+
+}  // namespace loralei
