@@ -80,7 +80,7 @@ Status AdapterDraft::begin(const std::string& name) {
   for (const StoredFile& file : files_) {
     if (file.name == name) return invalid_argument("The file " + name + " stands twice in this adapter; send it once.");
   }
-  open_.emplace();
+  open_ = std::make_unique<Open>();
   open_->file.name = name;
   open_->path = store_.new_path();
   const Status opened = open_file(*open_, false);
@@ -92,7 +92,7 @@ Result<int64_t> AdapterDraft::begin_known(const StoredFile& file) {
   CHECK(!open_);
   TRY(check_adapter_file(file.name));
   CHECK(is_sha256_hex(file.sha256) && file.bytes >= 0);
-  open_.emplace();
+  open_ = std::make_unique<Open>();
   open_->file = file;
   open_->known = true;
   if (store_.keep_blob(file.sha256)) {

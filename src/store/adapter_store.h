@@ -73,7 +73,7 @@ class AdapterDraft {
   void close_file(bool keep_part);
 
   AdapterStore& store_;
-  std::optional<Open> open_;
+  std::unique_ptr<Open> open_;  // null: between two files
   std::vector<StoredFile> files_;
 };
 

@@ -172,7 +172,7 @@ def request_of(words):
     for word in words:
         for address in ADDRESSES:
             if word.startswith(address):
-                sends = any(one in words for one in ("-d", "--data", "--json"))
+                sends = any(one in words for one in ("-d", "--data", "--json", "-F"))
                 method = words[words.index("-X") + 1] if "-X" in words else "POST" if sends else "GET"
                 return method, word[len(address):].split("?")[0] or "/"
     return None
