@@ -166,6 +166,9 @@ void add_simulate_command(CLI::App& app, int& exit_code) {
   command->add_option("--route", flags->options.router.policy, "which replica gets a request")
       ->transform(CLI::CheckedTransformer(route_policies()))
       ->default_str(kRoutePolicyNames[static_cast<size_t>(flags->options.router.policy)]);
+  command->add_flag_callback(
+      "--placement", [flags] { flags->options.router.placement.emplace(); },
+      "replicas are asked to have in memory what is asked for much, packed by rank");
   command->add_option("--rank", flags->options.rank, "of adapters whose rank the workload does not say")
       ->check(CLI::Range(1, kMaxLoraRank))
       ->capture_default_str();

@@ -55,6 +55,15 @@ void add_simulation(const std::string& prefix, const Workload& workload, const s
   for (const EngineStats& replica : run.replicas) add_counts(replica, counted);
   add_count_rows(prefix, counted, static_cast<int64_t>(workload.size()), report);
   add_cold_start_rows(prefix, run, report);
+  const auto row = [&](const char* name, const char* unit, double value) {
+    report.rows.push_back({.name = prefix + name, .unit = unit, .value = value, .min = value, .max = value});
+  };
+  if (run.replicas.size() > 1 && counted.adapter_loads > 0) {
+    row("adapters.loads", "loads", static_cast<double>(counted.adapter_loads));
+    row("adapters.loaded_bytes", "bytes", static_cast<double>(counted.adapter_load_bytes));
+    row("adapters.placed", "loads", static_cast<double>(run.placed));
+    row("adapters.placed_bytes", "bytes", static_cast<double>(run.placed_bytes));
+  }
   add_load_plots("simulated", {workload, run.requests, &run.gaps, run.samples}, report.plots);
 }
 

@@ -57,6 +57,8 @@ void add_generator_options(CLI::App& command, WorkloadOptions& options) {
       .add_option("--adapters", options.adapters,
                   "none, uniform:N:RANK, powerlaw:N[:ALPHA], functions:N[:sample]:FILE or servegen")
       ->capture_default_str();
+  command.add_option("--adapters-shift", options.adapters_shift_s,
+                     "every so many seconds the adapters are popular in another order");
   command.add_option("--prefixes", options.prefixes, "documents:N:TOKENS:ALPHA or agents:THINK:FILE");
   command.add_option("--seconds", options.seconds, "requests of so many seconds");
   command.add_option("--count", options.count, "so many requests; with --seconds: at most");

@@ -61,6 +61,7 @@ class Replica {
   void sleep(int64_t ns);
   int32_t max_model_len() const { return max_model_len_; }
   int64_t context_tokens_max() const { return blocks_ * kKvBlockTokens; }  // of the KV cache, at the start
+  int64_t adapter_bytes_max() const { return host_bytes_; }                // in its memory, at the start
   int32_t outstanding() const { return outstanding_; }                     // requests that have not ended
   EngineStats stats() const;
   int64_t busy_ns() const { return executor_->busy_ns(); }

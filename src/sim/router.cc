@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/router.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace loralei::sim {
@@ -11,26 +13,32 @@ constexpr int32_t kAnswerTokens = 128;  // expected of the first answers, as of 
 }  // namespace
 
 // One that a request which is there already has asked for is on its way.
-double Router::adapter_s(const Known& replica, const RoutedRequest& request) const {
+double Router::adapter_s(const Known& replica, const RoutedRequest& request, bool is_home) const {
   if (request.adapter == AdapterSourceId() || replica.load.all().has(request.adapter)) return 0;
   const auto found = replica.adapters.find(request.adapter);
   const Places places = found == replica.adapters.end() ? Places() : found->second;
   const int64_t bytes = request.rank * profile_.model.adapter_bytes_per_rank;
-  double seconds = 0;
-  if (!places.in_memory && profile_.disk) seconds += profile_.disk->predict_s(bytes);
-  if (!places.on_device && profile_.link) seconds += profile_.link->predict_s(bytes);
-  return seconds;
+  const double disk_s = profile_.disk ? profile_.disk->predict_s(bytes) : 0;
+  const double link_s = profile_.link ? profile_.link->predict_s(bytes) : 0;
+  return (places.in_memory ? 0 : disk_s) + (places.on_device ? 0 : link_s) + (is_home ? 0 : disk_s + link_s);
 }
 
-size_t Router::route(RequestId id, RoutedRequest request) {
+size_t Router::route(RequestId id, RoutedRequest request, int64_t now_ns) {
   request.answer_tokens = static_cast<int32_t>((answer_tokens_ + kAnswerTokens) / (answers_ + 1));
+  if (placement_ && request.adapter != AdapterSourceId()) {
+    placement_->asked(request.adapter, request.rank, request.rank * profile_.model.adapter_bytes_per_rank,
+                      request.prompt_tokens + request.answer_tokens, static_cast<double>(now_ns) * 1e-9);
+  }
   candidates_.clear();
-  for (const Known& replica : replicas_) {
+  const std::vector<size_t> homes = placement_ ? placement_->homes(request.adapter, rooms()) : std::vector<size_t>();
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const Known& replica = replicas_[i];
+    const bool is_home = !placement_ || std::find(homes.begin(), homes.end(), i) != homes.end();
     candidates_.push_back({.load = &replica.load,
                            .step = &profile_.step,
                            .requests_max = replica.requests_max,
                            .context_tokens_max = replica.context_tokens_max,
-                           .adapter_s = adapter_s(replica, request)});
+                           .adapter_s = adapter_s(replica, request, is_home)});
   }
   const auto choice = picker_.pick(request, options_.objectives, candidates_);
   CHECK(choice.has_value());
@@ -38,6 +46,20 @@ size_t Router::route(RequestId id, RoutedRequest request) {
   replicas_[choice->index].load.sent(id, request);
   tokens_[id] = 0;
   return choice->index;
+}
+
+// All are up.
+const std::vector<PlacedReplica>& Router::rooms() {
+  for (size_t i = rooms_.size(); i < replicas_.size(); ++i) rooms_.push_back({true, replicas_[i].adapter_bytes});
+  return rooms_;
+}
+
+std::vector<PlacementMove> Router::place(int64_t now_ns) {
+  if (!placement_) return {};
+  return placement_->plan(static_cast<double>(now_ns) * 1e-9, rooms(), [this](size_t index, AdapterSourceId adapter) {
+    const auto found = replicas_[index].adapters.find(adapter);
+    return found != replicas_[index].adapters.end() && (found->second.in_memory || found->second.on_device);
+  });
 }
 
 void Router::take(size_t index, const EngineOutput& output) {

@@ -76,6 +76,47 @@ TEST(Router, WhatNobodyCanKeepIsCounted) {
   EXPECT_EQ(tight->routed_beyond, workload.size());
 }
 
+// Four hundred adapters, of which a replica has room for about sixty, and other ones
+// popular in each third.
+TEST(Router, WithHomesFewerAdaptersAreLoadedAndAllWaitLess) {
+  Profile profile = padded_profile();
+  profile.memory.adapter_bytes = profile.memory.host_adapter_bytes = 60 * 32 * profile.model.adapter_bytes_per_rank;
+  Prng random(5);
+  Workload workload;
+  for (int i = 0; i < 6000; ++i) {
+    const double place = 400 * std::pow(random.uniform(), 3);  // the first ones by far the most
+    const uint64_t adapter = (static_cast<uint64_t>(place) + static_cast<uint64_t>(i / 2000) * 130) % 400;
+    workload.push_back({.at_ns = i * int64_t{15'000'000},
+                        .adapter = "a" + std::to_string(adapter),
+                        .rank = adapter % 4 == 0 ? 64 : 16,
+                        .prompt_tokens = 20,
+                        .output_tokens = 20});
+  }
+  SimulationOptions options{.replicas = 8, .check = false};
+  options.replica.engine.max_sequences = 32;
+  const auto without = simulate(workload, profile, options);
+  options.router.placement.emplace();
+  const auto with = simulate(workload, profile, options), again = simulate(workload, profile, options);
+  ASSERT_TRUE(without.ok() && with.ok() && again.ok());
+  EXPECT_EQ(without->placed, 0u);
+  EXPECT_GT(with->placed, 0u);
+  EXPECT_EQ(with->placed, again->placed);
+  EXPECT_EQ(with->end_ns, again->end_ns);
+  const auto loads = [](const SimulatedRun& run) {
+    uint64_t all = 0;
+    for (const EngineStats& replica : run.replicas) all += replica.adapter_loads;
+    return all;
+  };
+  const auto waited = [&](const SimulatedRun& run) {
+    double seconds = 0;
+    for (size_t i = 0; i < workload.size(); ++i)
+      seconds += static_cast<double>(run.requests[i].first_ns - workload[i].at_ns) * 1e-9;
+    return seconds;
+  };
+  EXPECT_LT(loads(*with), loads(*without));
+  EXPECT_LT(waited(*with), waited(*without));
+}
+
 EngineOutput news_of(uint64_t source, AdapterTier tier) {
   auto status = std::make_shared<AdapterStatus>();
   status->tier = tier;

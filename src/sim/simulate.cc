@@ -49,11 +49,13 @@ class Simulation {
                        router_.take(index, output);
                        take(output);
                      }));
-      router_.add_replica(replica_options.engine.max_sequences, replica->context_tokens_max());
+      router_.add_replica(replica_options.engine.max_sequences, replica->context_tokens_max(),
+                          replica->adapter_bytes_max());
       replicas_.push_back(std::move(replica));
     }
     register_adapters();
     plan_arrival();
+    if (options_.router.placement) plan_placement();
     if (faults_.any()) {
       plan_budget_change();
       plan_churn();
@@ -133,12 +135,25 @@ class Simulation {
       served.end_ns = kernel_.now_ns();
       return;
     }
-    Replica& replica = *replicas_[router_.route(submit.id, routed(request))];
+    Replica& replica = *replicas_[router_.route(submit.id, routed(request), kernel_.now_ns())];
     if (const auto after_ns = faults_.cancel_after_ns())
       kernel_.after(*after_ns, EventOrder::kArrival, [&replica, id = submit.id] {
         replica.deliver(Cancel{id, kAllChoices});
       });
     replica.submit(std::move(submit));
+  }
+
+  // As long as requests come.
+  void plan_placement() {
+    const auto interval_ns = static_cast<int64_t>(options_.router.placement->interval_s * 1e9);
+    kernel_.after(interval_ns, EventOrder::kArrival, [this] {
+      for (const PlacementMove& move : router_.place(kernel_.now_ns())) {
+        ++run_.placed;
+        run_.placed_bytes += move.bytes;
+        replicas_[move.replica]->deliver(AdapterCommand{++tickets_, AdapterAction::kLoad, {move.adapter, "", ""}});
+      }
+      if (next_ < workload_.size()) plan_placement();
+    });
   }
 
   // Until the last request has come, and once more: then there is all the memory again.

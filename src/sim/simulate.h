@@ -55,8 +55,10 @@ struct SimulatedRun {
   GapCounts gaps;
   std::vector<LoadSample> samples;    // of all replicas together
   std::vector<EngineStats> replicas;  // at the end
-  uint64_t routed_beyond = 0;         // requests that no replica could serve within the objectives, as predicted
-  int64_t end_ns = 0, busy_ns = 0;    // end: of the last request; busy: of all replicas together
+  uint64_t placed = 0;                // times that a replica was asked to have an adapter in memory
+  int64_t placed_bytes = 0;
+  uint64_t routed_beyond = 0;       // requests that no replica could serve within the objectives, as predicted
+  int64_t end_ns = 0, busy_ns = 0;  // end: of the last request; busy: of all replicas together
   uint64_t events = 0;
 };
 

@@ -131,7 +131,11 @@ AdapterMix::Named AdapterMix::draw(const WorkloadArrival& arrival, Prng& random)
     const size_t client = static_cast<size_t>(arrival.client);
     return {adapter_name(client), kRanks[client % kRanks.size()]};
   }
-  return draw_ ? adapters_[draw_->draw(random)] : Named{};
+  if (!draw_) return {};
+  const size_t drawn = draw_->draw(random);
+  if (shift_s_ <= 0) return adapters_[drawn];
+  const auto times = static_cast<size_t>(static_cast<double>(arrival.at_ns) * 1e-9 / shift_s_);
+  return adapters_[(drawn + times * (adapters_.size() / 3 + 1)) % adapters_.size()];
 }
 
 }  // namespace loralei

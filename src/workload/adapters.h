@@ -40,6 +40,9 @@ class AdapterMix {
   };
   static Result<AdapterMix> open(const std::string& spec, uint64_t seed);
 
+  // Every so many seconds each adapter gets the popularity of another one, of another
+  // rank where there are several: of one a third of the list on. 0: never.
+  void shift_every(double seconds) { shift_s_ = seconds; }
   Named draw(const WorkloadArrival& arrival, Prng& random) const;
   bool by_client() const { return by_client_; }  // needs arrivals that know their clients
   size_t size() const { return adapters_.size(); }
@@ -51,6 +54,7 @@ class AdapterMix {
   void add(const std::vector<double>& weights, const std::vector<int32_t>& ranks);
 
   bool by_client_ = false;
+  double shift_s_ = 0;
   std::vector<Named> adapters_;
   std::optional<WeightedDraw> draw_;  // nothing: of no adapters, or by client
 };

@@ -114,6 +114,25 @@ TEST_F(AdapterMixTest, ASampleOfFunctionsIsDrawnWithTheSeed) {
   EXPECT_DOUBLE_EQ(opened(spec, 3).share(0), 1);
 }
 
+// The same shares, of other adapters and ranks.
+TEST_F(AdapterMixTest, PopularityShifts) {
+  AdapterMix mix = opened("powerlaw:15:3");
+  mix.shift_every(60);
+  std::string popular[3];
+  for (const int64_t period : {0, 1, 2}) {
+    Prng random(1);
+    std::map<std::string, int> counts;
+    for (int i = 0; i < 1000; ++i) ++counts[mix.draw({.at_ns = period * 60'000'000'000 + i * 50'000'000}, random).name];
+    const auto most = std::max_element(counts.begin(), counts.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    popular[period] = most->first;
+  }
+  // Any of three of the first rank, then of those six places on.
+  EXPECT_LT(popular[0], "a003");
+  EXPECT_TRUE(popular[1] >= "a006" && popular[1] < "a009") << popular[1];
+  EXPECT_TRUE(popular[2] >= "a012") << popular[2];
+}
+
 TEST_F(AdapterMixTest, ServegenClientsAreAdapters) {
   const AdapterMix mix = opened("servegen");
   EXPECT_TRUE(mix.by_client());

@@ -57,7 +57,10 @@ Result<Workload> drawn_workload(const WorkloadOptions& options, const std::vecto
                                 const LengthOptions& length_options) {
   if (options.lengths.empty()) return invalid_argument("no lengths are stated. Write fixed:IN:OUT or draw:FILE.");
   TRY_ASSIGN(WorkloadLengths lengths, WorkloadLengths::open(length_options));
-  TRY_ASSIGN(const AdapterMix adapters, AdapterMix::open(options.adapters, options.seed));
+  TRY_ASSIGN(AdapterMix adapters, AdapterMix::open(options.adapters, options.seed));
+  if (!(options.adapters_shift_s >= 0 && options.adapters_shift_s <= 1e9))
+    return invalid_argument("--adapters-shift is a number of seconds, 0 or more.");
+  adapters.shift_every(options.adapters_shift_s);
   if (adapters.by_client() && !options.arrivals.starts_with("servegen:"))
     return invalid_argument("adapters 'servegen' are clients of servegen arrivals, and the arrivals are '" +
                             options.arrivals + "'. Choose others, or servegen arrivals.");

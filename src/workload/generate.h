@@ -21,6 +21,7 @@ struct WorkloadOptions {
   std::string arrivals;
   std::string lengths;            // empty only with prefixes of agents
   std::string adapters = "none";  // so too
+  double adapters_shift_s = 0;    // AdapterMix::shift_every()
   std::string prefixes;           // empty: none; documents:... or agents:...
   double seconds = 0;             // 0: no such limit
   int64_t count = 0;              // requests; 0: no such limit
