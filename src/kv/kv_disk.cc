@@ -195,6 +195,11 @@ void KvDisk::drop(const KvDiskKey& key) {
   }
 }
 
+void KvDisk::tell_of(const KvDiskKey& key) {
+  take_reports();
+  index_.tell_of(key);
+}
+
 // So much at the end of the newest segment.
 bool KvDisk::make_place(int64_t bytes) {
   if (is_open_ && end_ + bytes + disk_table_bytes(records_ + 1) <= sizes_.segment_bytes) return true;
