@@ -163,7 +163,7 @@ class KvCache {
   // kept, and behind spill_to(); `events` outlives the cache.
   void tell(KvEvents& events);
   // Where there was no place for something, all is told anew, a part at a time: to be
-  // called between steps. True: there is more to tell.
+  // called between steps. True: there is more to tell, or soon will be (a disk writes).
   bool tell_more();
 
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least

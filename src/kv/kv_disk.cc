@@ -200,6 +200,12 @@ void KvDisk::tell_of(const KvDiskKey& key) {
   index_.tell_of(key);
 }
 
+bool KvDisk::settled() {
+  const bool idle = mail_.wait_idle(0);  // before what it said last
+  take_reports();
+  return idle;
+}
+
 // So much at the end of the newest segment.
 bool KvDisk::make_place(int64_t bytes) {
   if (is_open_ && end_ + bytes + disk_table_bytes(records_ + 1) <= sizes_.segment_bytes) return true;

@@ -118,6 +118,8 @@ class KvDisk {
   // null: to nobody. Of what an earlier process left nobody is told before tell_of().
   void tell(KvTeller* teller) { index_.tell(teller); }
   void tell_of(const KvDiskKey& key);
+  // Takes what the disk's thread has said in; whether nothing is on its way any more.
+  bool settled();
 
   // Seals what was put and waits until all jobs are done, at most so long; whether they
   // are.

@@ -90,9 +90,10 @@ bool KvCache::tell_path(int32_t holding, size_t places_left) {
 }
 
 bool KvCache::tell_more() {
-  constexpr int32_t kAtOnce = 1024;  // holdings that are looked at
+  constexpr int32_t kAtOnce = 256;  // holdings that are looked at
   if (telling_ == nullptr) return false;
   Telling& telling = *telling_;
+  const bool settled = telling.disk == nullptr || telling.disk->settled();
   if (telling.teller.behind()) {
     if (!telling.teller.begin_anew()) return true;
     telling.next = 0;
@@ -105,7 +106,7 @@ bool KvCache::tell_more() {
   }
   if (telling.next < holdings_.capacity()) return true;
   telling.next = Telling::kWhole;
-  return false;
+  return !settled;
 }
 
 // Outside of a picture that is being told what is told is what is there.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/allocation_counter.h"
@@ -222,7 +223,9 @@ class World {
     for (const KvHeld& held : cache->summary().held) there += static_cast<size_t>(held.blocks - held.nowhere);
     ASSERT_EQ(consumer.memory.size(), there);
     for (const Text& text : texts) compare(text);
-    if (disk != nullptr) ASSERT_LE(static_cast<int64_t>(consumer.disk.size()), disk->stats().records);
+    if (disk != nullptr) {
+      ASSERT_LE(static_cast<int64_t>(consumer.disk.size()), disk->stats().records);
+    }
   }
   void compare(const Text& text) {
     const auto count = static_cast<int32_t>(text.tokens.size());
@@ -231,7 +234,9 @@ class World {
     for (size_t block = 0; block < names.size(); ++block) {
       const uint64_t hash = kv_event_hash(names[block]);
       const auto known = consumer.memory.find(hash);
-      if (block <= found) ASSERT_EQ(known != consumer.memory.end(), block < found) << block;
+      if (block <= found) {
+        ASSERT_EQ(known != consumer.memory.end(), block < found) << block;
+      }
       if (known != consumer.memory.end()) {
         ASSERT_EQ(known->second.parent, block == 0 ? 0 : kv_event_hash(names[block - 1]));
         ASSERT_TRUE(
@@ -239,8 +244,12 @@ class World {
       }
       if (disk == nullptr) continue;
       const bool readable = disk->readable({&names[block], 1}, false).blocks == 1;
-      if (consumer.disk.contains(hash)) ASSERT_TRUE(disk->has(names[block]));
-      if (known != consumer.memory.end() && readable) ASSERT_TRUE(consumer.disk.contains(hash));
+      if (consumer.disk.contains(hash)) {
+        ASSERT_TRUE(disk->has(names[block]));
+      }
+      if (known != consumer.memory.end() && readable) {
+        ASSERT_TRUE(consumer.disk.contains(hash));
+      }
     }
   }
 
@@ -290,7 +299,9 @@ TEST(KvTell, RandomOperationsAreToldAsTheyAreAlsoAfterEventsWereLost) {
     world.settle();
     world.compare();
     const KvEventCounts counts = world.events.counts();
-    if (places == 4096) ASSERT_EQ(counts.lost, 0u);
+    if (places == 4096) {
+      ASSERT_EQ(counts.lost, 0u);
+    }
     ASSERT_EQ(static_cast<uint64_t>(world.consumer.cleared), 1 + counts.pictures);
     lost += counts.lost;
     pictures += counts.pictures;
@@ -450,6 +461,38 @@ TEST(KvEvents, ComeOutInOrderAndOnceAndAreRefusedWhereThereIsNoPlace) {
       ASSERT_EQ(event.hash, expected++);
     }
   }
+}
+
+// For the thread sanitizer, too.
+TEST(KvEvents, GoFromOneThreadToAnother) {
+  constexpr uint64_t kEvents = 200'000;
+  KvEvents events(64);
+  std::thread puts([&] {
+    for (uint64_t hash = 1; hash <= kEvents;) {
+      KvEvent event{.kind = KvEvent::Kind::kStored, .hash = hash, .parent = hash - 1};
+      event.tokens.fill(static_cast<TokenId>(hash));
+      if (events.put(event)) {
+        ++hash;
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  });
+  uint64_t wrong = 0;
+  for (uint64_t expected = 1; expected <= kEvents;) {
+    KvEvent event;
+    if (!events.take(event)) {
+      std::this_thread::yield();
+      continue;
+    }
+    const bool whole = event.hash == expected && event.parent == expected - 1 &&
+                       event.tokens.front() == static_cast<TokenId>(expected) &&
+                       event.tokens.back() == static_cast<TokenId>(expected);
+    wrong += whole ? 0 : 1;
+    ++expected;
+  }
+  puts.join();
+  EXPECT_EQ(wrong, 0u);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ class KvTeller {
     behind_ = true;
   }
 
-  // Half of the places are free: the kCleared is put, and all that is there is to be told.
+  // Where half of the places are free: behind this kCleared all that is there is told.
   bool begin_anew() {
     if (!behind_ || events_.room() < events_.capacity() / 2 || !events_.put({})) return false;
     behind_ = false;
