@@ -180,11 +180,15 @@ constexpr ForeignGroup kGroups[] = {
      "--hicache-storage-backend= --hicache-storage-prefetch-policy= "
      "--hicache-storage-prefetch-retry-max-attempts= --hicache-storage-prefetch-retry-poll-interval= "
      "--hicache-write-policy= --hierarchical-sparse-attention-extra-config= --hisparse-config= "
-     "--kv-canary-sweep-interval= --kv-canary= --kv-events-config= --kv-offloading-backend= "
+     "--kv-canary-sweep-interval= --kv-canary= --kv-offloading-backend= "
      "--kv-transfer-config= --lmcache-config-file= --lookup-cache-dynamic= --lookup-cache-static= "
      "--num-reserved-decode-tokens= --pdmux-config-path= --sleep-mode-backend= "
      "--sleep-mode-offload-cudagraph --sleep-preserve-parameter-names= --slot-save-path= --sm-group-num= "
      "--unified-cache-external-linker-backend= --unified-cache-external-linker-config="},
+    {kNone,
+     "KV cache events are published by --kv-events tcp://*:5557 and said again by --kv-events-replay; topic and sizes "
+     "have options of their own",
+     "--kv-events-config="},
     {kAny, "KV lies in blocks of this server's own; --kv-cache-memory says how much and --kv-cache-dtype as what",
      "--block-size= --c128-page-size= --calculate-kv-scales --checkpoint-min-step= --ctx-checkpoints= "
      "--defrag-thold= --disable-hybrid-kv-cache-manager --disable-hybrid-swa-memory "

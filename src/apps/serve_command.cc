@@ -11,6 +11,7 @@
 #include "apps/console_log.h"
 #include "apps/kept_lengths.h"
 #include "apps/key_flags.h"
+#include "apps/kv_events_flags.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/registry_flag.h"
@@ -45,6 +46,7 @@ struct ServeFlags {
   EngineFlags engine;
   ServeOptions serve;
   AdapterStoreFlags adapter_store;
+  KvEventsOptions kv_events;
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
@@ -318,6 +320,8 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   TRY_ASSIGN(RegistryUse registry, open_registry(flags.registry, adapter_files, flags.serve.keep_versions));
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   TRY_ASSIGN(ChatSettings chat_settings, read_chat_settings(flags.reasoning_parser, flags.template_kwargs));
+  TRY_ASSIGN(KvEventsUse kv_events, open_kv_events(flags.kv_events, log));
+  options.kv_events = kv_events.events;
   std::unique_ptr<StepLog> step_log;
   if (!flags.step_log.empty()) {
     TRY_ASSIGN(step_log, StepLog::create(flags.step_log));
@@ -344,6 +348,10 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   const SteadyClock clock;
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
              ApiServer::start(flags.serve, host->engine(), std::move(text), adapter_files, clock, log));
+  TRY_ASSIGN(
+      const std::unique_ptr<KvEventPublisher> publisher,
+      publish_kv_events(
+          std::move(kv_events), [&server](const Digest& version) { return server->adapter_of(version); }, clock));
   TRY_ASSIGN(const Registered registered, register_adapters(adapters, std::move(registry), *server, log));
   warn_of_open_door(flags.serve, server->on_loopback(), log);
   const int64_t timeout_ms = int64_t{flags.shutdown_timeout_s} * 1000;
@@ -468,43 +476,43 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
       ->capture_default_str()
       ->check(CLI::Range(0, 86400))
       ->group(network);
-  const std::string api = kLogGroup;
+  add_kv_events_options(*command, flags->kv_events, network);
   command
       ->add_option("--served-model-name,-a,--alias", serve_options.model_names,
                    "id of the base model (default: last part of its path)")
       ->allow_extra_args(false)
       ->check(refuse_name)
-      ->group(api);
-  command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(api);
+      ->group(kLogGroup);
+  command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(kLogGroup);
   command
       ->add_option("--default-chat-template-kwargs", flags->template_kwargs,
                    "JSON object that chat templates see where a request does not say it")
-      ->group(api);
+      ->group(kLogGroup);
   command
       ->add_option("--reasoning-parser", flags->reasoning_parser,
                    "how reasoning is told from the answer: auto (as the chat template marks it), none or a form's name")
       ->capture_default_str()
-      ->group(api);
+      ->group(kLogGroup);
   command->add_option("--pooling", flags->pooling, "of embeddings: last or mean")
       ->check(CLI::IsMember({"last", "mean"}))
       ->capture_default_str()
-      ->group(api);
+      ->group(kLogGroup);
   command
       ->add_option("--metrics-adapters", serve_options.metrics_adapters,
                    "adapters with labels of their own in /metrics")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str()
-      ->group(api);
-  command->add_flag("--no-vllm-metrics", flags->no_vllm_metrics, "leave the aliases under vllm: out")->group(api);
+      ->group(kLogGroup);
+  command->add_flag("--no-vllm-metrics", flags->no_vllm_metrics, "leave the aliases under vllm: out")->group(kLogGroup);
   add_log_options(*command, *flags);
-  add_config_option(*command)->group(api);
+  add_config_option(*command)->group(kLogGroup);
   command
       ->add_option(
           "--generation-config", flags->generation_config,
           "sampling of requests that say nothing: auto (the model's generation_config.json) or vllm (1.0, all)")
       ->check(CLI::IsMember({"auto", "vllm"}))
       ->capture_default_str()
-      ->group(api);
+      ->group(kLogGroup);
   add_environment(*command);
   show_first(*command, {"adapter", "adapter-dir", "memory-budget", "max-model-len", "max-num-seqs", "threads", "device",
                         "quant", "kv-cache-dtype", "host", "port", "api-key", "admin-key", "served-model-name",

@@ -34,6 +34,7 @@
 #include "kv/block_times.h"
 #include "kv/eviction.h"
 #include "kv/kv_disk_stats.h"
+#include "kv/kv_events.h"
 #include "kv/kv_summary.h"
 #include "kv/sharing.h"
 #include "memory/keep_order.h"
@@ -215,8 +216,9 @@ struct EngineStats : MemoryShares {  // the host's
   // encoded among them.
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
   KvCoded kv_coded;
-  std::optional<KvDiskStats> kv_disk;  // where prefixes are kept on disk
-  int64_t kv_restored_blocks = 0;      // that came back from there
+  std::optional<KvDiskStats> kv_disk;      // where prefixes are kept on disk
+  int64_t kv_restored_blocks = 0;          // that came back from there
+  std::optional<KvEventCounts> kv_events;  // where others are told
   BlockTimes kv_block_times;
   // What KV and adapters have for sure, and who gave to whom beyond that.
   int64_t kv_floor_bytes = 0, adapter_floor_bytes = 0;

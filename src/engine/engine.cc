@@ -48,6 +48,7 @@ class EngineImpl final : public Engine {
         header_options_{.strict = loop_parts.registry.strict, .int8 = loop_parts.registry.int8},
         rank_max_(loop_parts.registry.rank_max),
         recorded_(loop_parts.on_step != nullptr),
+        kv_events_(loop_parts.kv_events),
         outbox_(kOutboxCapacity),
         loads_(
             load_threads(parts.options), std::move(parts.adapters),
@@ -147,7 +148,9 @@ class EngineImpl final : public Engine {
 
   EngineStats stats() const override {
     const std::lock_guard lock(stats_mutex_);
-    return stats_;
+    EngineStats stats = stats_;
+    if (kv_events_ != nullptr) stats.kv_events = kv_events_->counts();  // who publishes is another thread
+    return stats;
   }
 
   Status health() const override {
@@ -278,7 +281,8 @@ class EngineImpl final : public Engine {
   const int64_t max_model_len_;
   const AdapterLoadOptions header_options_;
   const int rank_max_;
-  const bool recorded_;  // steps are
+  const bool recorded_;                        // steps are
+  const std::shared_ptr<KvEvents> kv_events_;  // null: nobody is told
   std::atomic<int32_t> queued_{0}, pending_commands_{0};
   std::atomic<bool> draining_{false};
   Status loss_;  // written once, before lost_
@@ -397,6 +401,16 @@ Status open_kv_disk(const EngineParts& parts, const KvShape& shape, int64_t leng
   return {};
 }
 
+// Who is told of prefixes is told from the first on.
+Status tell_of_kv(const EngineParts& parts, KvCache& kv) {
+  if (parts.kv_events == nullptr) return {};
+  if (!parts.options.prefix_cache)
+    return invalid_argument(
+        "--kv-events tells of prefixes, and --no-prefix-cache keeps none; start without one of them");
+  kv.tell(*parts.kv_events);
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
@@ -424,6 +438,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   TRY_ASSIGN(const int32_t blocks, make_kv(parts, shape, length, loop));
   const auto fetched_to = std::make_shared<FetchedTo>();
   TRY(open_kv_disk(parts, shape, length, fetched_to, loop));
+  TRY(tell_of_kv(parts, *loop.kv));
   const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
   if (capacity < length && options.max_model_len > 0) {
     return too_large("the KV cache holds " + std::to_string(capacity) + " tokens, fewer than max-model-len " +

@@ -292,6 +292,7 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.on_step = options.on_step;
   if (options.recall_lengths) engine.lengths = options.recall_lengths(parts.weights->fingerprint());
   engine.keep_lengths = options.keep_lengths;
+  engine.kv_events = options.kv_events;
   host->control_memory(engine, log);
   engine.requests = parts.requests;
   engine.fingerprint = fingerprint_of(options, parts.weights->fingerprint(), parts.computed_by);

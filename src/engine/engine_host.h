@@ -21,6 +21,7 @@
 #include "engine/budget_plan.h"
 #include "engine/device_backend.h"
 #include "formats/base_model.h"
+#include "kv/kv_events.h"
 #include "sys/block_reader.h"
 #include "sys/file.h"
 #include "weights/residency.h"
@@ -61,6 +62,7 @@ struct EngineHostOptions {
   // neither.
   std::function<std::shared_ptr<const LengthsState>(const std::string& base)> recall_lengths;
   std::function<void(LengthsState&&)> keep_lengths;
+  std::shared_ptr<KvEvents> kv_events;  // EngineContext::kv_events
   EngineOptions engine;
   DeviceFactory device;            // empty: the cores
   AssistSetup assist;              // how helpers are started; how many, engine.assist_helpers says

@@ -107,6 +107,7 @@ Next EngineLoop::next(int64_t now_ns, EngineOutput& output) {
   collect_replies();
   if (!computed_ || now_ns - adapters_told_ns_ >= kAdapterNewsNs) tell_adapters(output);
   output_ = nullptr;
+  tells_later_ = parts_.kv->tell_more();
   if (!computed_) {
     const bool rested = rest_idle() || keep_idle();
     return {.wake_at_ns = rested ? now_ns : wake_at_ns(now_ns)};
@@ -132,9 +133,11 @@ bool EngineLoop::gathers(int64_t now_ns) {
 int64_t EngineLoop::wake_at_ns(int64_t now_ns) const {
   if (!idle()) return now_ns;
   constexpr int64_t kKeepAgainNs = 50'000'000;  // a disk has taken what was waiting by then
+  constexpr int64_t kTellAgainNs = 20'000'000;  // who is told, too
   int64_t ask_again_ns = stuck_ || !ready_.ok() || memory_moves_ ? now_ns + kAskAgainNs : Next::kNever;
   if (disk_waited_for_) ask_again_ns = std::min(ask_again_ns, disk_gives_up_ns());
   if (keeps_later_) ask_again_ns = std::min(ask_again_ns, now_ns + kKeepAgainNs);
+  if (tells_later_) ask_again_ns = std::min(ask_again_ns, now_ns + kTellAgainNs);
   return std::min({ask_again_ns, registry_.foresees_at_ns(), looks_early_ns_});
 }
 

@@ -398,6 +398,7 @@ class EngineLoop {
   int32_t fetches_ = 0;             // under way
   int64_t fetched_ns_ = 0;          // when one ended last, or began with no other under way
   bool disk_waited_for_ = false;    // by somebody, perhaps
+  bool tells_later_ = false;        // of what the KV cache holds not all could be told yet
   bool keeps_later_ = false;        // the disk took no more when something was to be kept
   uint64_t plans_ = 0;              // plan_step() was called
   bool stalled_ = false;            // those that wait for a step all wait for an event

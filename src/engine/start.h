@@ -34,6 +34,7 @@
 #include "engine/kv_lending.h"
 #include "engine/request_budget.h"
 #include "formats/model_config.h"
+#include "kv/kv_events.h"
 #include "memory/ledger.h"
 #include "sched/lengths_state.h"
 
@@ -107,6 +108,8 @@ struct EngineContext {
   // not kept.
   std::shared_ptr<const LengthsState> lengths;
   std::function<void(LengthsState&&)> keep_lengths;
+  // Where what the KV cache holds is told; null: nobody is told.
+  std::shared_ptr<KvEvents> kv_events;
   ThreadPool* pool = nullptr;  // samples rows side by side; null: on the engine thread. Used between steps only.
 };
 

@@ -105,6 +105,9 @@ void DiskIndex::erase(int32_t index) {
   }
   slots_[hole] = -1;
   unlink(entry);
+  if (teller_ != nullptr && entry.told == teller_->picture())
+    teller_->put(
+        {.kind = KvEvent::Kind::kRemoved, .tier = KvTier::kDisk, .hash = kv_event_hash(entry.header.record.key)});
   entry = {.next = free_};
   free_ = index;
   --size_;
@@ -114,7 +117,21 @@ void DiskIndex::set_written(const DiskHeader& header) {
   const int32_t index = slots_[slot_of(header.record.key)];
   if (index < 0) return;
   Entry& entry = entries_[static_cast<size_t>(index)];
-  if (entry.header == header) entry.written = true;
+  if (entry.header != header) return;
+  entry.written = true;
+  tell_stored(entry);
+}
+
+void DiskIndex::tell_of(const KvDiskKey& key) {
+  const int32_t index = slots_[slot_of(key)];
+  if (index >= 0 && entries_[static_cast<size_t>(index)].written) tell_stored(entries_[static_cast<size_t>(index)]);
+}
+
+void DiskIndex::tell_stored(Entry& entry) {
+  if (teller_ == nullptr || entry.told == teller_->picture()) return;
+  const KvEvent event{
+      .kind = KvEvent::Kind::kStored, .tier = KvTier::kDisk, .hash = kv_event_hash(entry.header.record.key)};
+  if (teller_->put(event)) entry.told = teller_->picture();
 }
 
 void DiskIndex::drop(const DiskHeader& header) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kv/disk_format.h"
+#include "kv/kv_teller.h"
 
 namespace loralei {
 
@@ -31,6 +32,7 @@ class DiskIndex {
     DiskHeader header;
     bool written = false;            // false: on its way
     int32_t next = -1, before = -1;  // of its segment; next: of the free ones, too
+    uint32_t told = 0;               // in which picture of the teller
   };
 
   explicit DiskIndex(int32_t capacity);
@@ -46,6 +48,10 @@ class DiskIndex {
   // Those of this very record; another of the same key stays as it is.
   void set_written(const DiskHeader& header);
   void drop(const DiskHeader& header);
+  // What is written and what goes is told there from now on; null: to nobody.
+  void tell(KvTeller* teller) { teller_ = teller; }
+  // Of one that is there, written, and was not told.
+  void tell_of(const KvDiskKey& key);
   // The segment goes with all its entries.
   void drop_segment(uint32_t segment);
 
@@ -59,11 +65,13 @@ class DiskIndex {
   size_t slot_of(const KvDiskKey& key) const;  // where it is, or would be
   void erase(int32_t index);
   void unlink(Entry& entry);
+  void tell_stored(Entry& entry);
 
   std::vector<Entry> entries_;
   std::vector<int32_t> slots_;  // of entries, -1: none; a power of two
   int32_t free_ = -1, size_ = 0;
   std::deque<DiskSegment> segments_;
+  KvTeller* teller_ = nullptr;
 };
 
 }  // namespace loralei

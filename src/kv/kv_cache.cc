@@ -139,12 +139,19 @@ int32_t KvCache::add(KvLease& lease, const KvKey& key, std::span<const TokenId> 
                                         lease.blocks_[static_cast<size_t>(block)], clock_.now_ns());
   forms_.at(holding) = {.exact = lease.exact_, .streams = !lenders_.empty()};
   note_lender(holding);
-  if (spilling_ != nullptr) name_on_disk(holding, parent, key, tokens, block);
+  if (!names_.empty()) name(holding, parent, key, tokens, block);
   const AppSetId apps = apps_.alone(key.app != nullptr ? key.app : apps_.asks(""));
   apps_.hold(apps);
   holdings_.set_apps(holding, apps);
   ++stored_;
+  tell_of(holding);
   return holding;
+}
+
+// By the text so far and who computed on it: the same in every process.
+void KvCache::name(int32_t holding, int32_t parent, const KvKey& key, std::span<const TokenId> tokens, int32_t block) {
+  const KvDiskKey before = parent == kNoHolding ? KvDiskKey{} : names_[static_cast<size_t>(parent)];
+  names_[static_cast<size_t>(holding)] = kv_disk_key(before, *key.of_block(block), kv_block_tokens(tokens, block));
 }
 
 // The lease changes over to what is held there, or its own block takes the place of that:
@@ -171,6 +178,7 @@ bool KvCache::join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& o
     form.streams = !lenders_.empty();
     note_lender(holding);
     holdings_.pin(holding, clock_.now_ns());
+    tell_of(holding);
   } else {
     return false;
   }
@@ -210,9 +218,13 @@ void KvCache::set_capacity(int32_t blocks) {
   holdings_.set_capacity(holdings);
   forms_.set_capacity(holdings_.capacity());
   if (pool_->shape().streams.dim > 0) lenders_.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
+  const auto capacity = static_cast<size_t>(holdings_.capacity());
+  if (spilling_ != nullptr || telling_ != nullptr) names_.resize(capacity);
+  if (telling_ != nullptr) {
+    telling_->told.resize(capacity);
+    telling_->path.reserve(capacity);
+  }
   if (spilling_ != nullptr) {
-    const auto capacity = static_cast<size_t>(holdings_.capacity());
-    spilling_->keys.resize(capacity);
     spilling_->waits.resize(capacity);
     spilling_->released.reserve(capacity);
   }
@@ -285,6 +297,7 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
   holdings_.check();
   apps_.check();
   check_forms();
+  check_told();
   // Each block: how many leases have it to themselves, and how many holdings are in it.
   std::vector<int32_t> owners(static_cast<size_t>(total()), 0), held(static_cast<size_t>(total()), 0);
   std::vector<int32_t> pins(static_cast<size_t>(holdings_.capacity()), 0);

@@ -45,7 +45,9 @@
 #include "kv/identity.h"
 #include "kv/kv_coder.h"
 #include "kv/kv_disk.h"
+#include "kv/kv_events.h"
 #include "kv/kv_summary.h"
+#include "kv/kv_teller.h"
 #include "kv/sharing.h"
 #include "kv/text_tree.h"
 #include "memory/keep_order.h"
@@ -157,6 +159,13 @@ class KvCache {
   int32_t restore(const KvKey& key, std::span<const TokenId> tokens, std::span<const KvDiskKey> keys, int32_t first,
                   std::span<const KvFetchedBlock> blocks);
 
+  // What comes to be held and what goes is told there from now on. Before anything is
+  // kept, and behind spill_to(); `events` outlives the cache.
+  void tell(KvEvents& events);
+  // Where there was no place for something, all is told anew, a part at a time: to be
+  // called between steps. True: there is more to tell, or soon will be (a disk writes).
+  bool tell_more();
+
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
   // the last token passes limit = size - 1.
   KvMatch peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
@@ -258,6 +267,7 @@ class KvCache {
   void set_capacity(int32_t blocks);
   bool join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& own);
   int32_t add(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t before);
+  void name(int32_t holding, int32_t parent, const KvKey& key, std::span<const TokenId> tokens, int32_t block);
   int32_t take_block();
 
   KvLease lease_prefix(const KvKey& key, std::span<const TokenId> tokens, int32_t blocks, int32_t blocks_max,
@@ -266,18 +276,36 @@ class KvCache {
   // kv_spill.cc: to disk and back.
   struct Spilling {
     KvDisk* disk = nullptr;
-    std::vector<KvDiskKey> keys;    // by holding
     std::vector<bool> waits;        // by holding: it stands in `released`
     std::vector<int32_t> released;  // a stack of holdings, each once
     std::vector<std::byte> blob;    // scratch
     int64_t restored_blocks = 0;
   };
-  void name_on_disk(int32_t holding, int32_t parent, const KvKey& key, std::span<const TokenId> tokens, int32_t block);
   void note_released(int32_t holding);
   bool write_out(int32_t holding);
   bool write_raw(int32_t holding);
   bool write_blob(int32_t holding);
   bool fill(int32_t block, const KvFetchedBlock& fetched);
+
+  // kv_tell.cc: what others are told.
+  struct Telling {
+    Telling(KvEvents& events, KvDisk* of) : teller(events), disk(of) {}
+    ~Telling();
+    KvTeller teller;
+    KvDisk* const disk;          // null: there is none
+    std::vector<uint32_t> told;  // by holding: in which picture
+    std::vector<int32_t> path;   // scratch
+    int32_t next = kWhole;       // holding that is looked at next for the picture
+    static constexpr int32_t kWhole = INT32_MAX;
+  };
+  bool is_told(int32_t holding) const {
+    return telling_->told[static_cast<size_t>(holding)] == telling_->teller.picture();
+  }
+  void tell_of(int32_t holding);
+  void tell_gone(int32_t holding);
+  bool tell_path(int32_t holding, size_t places_left);
+  KvEvent stored_event(int32_t holding) const;
+  void check_told() const;
 
   // kv_lend.cc: who lends.
   int32_t lender(const KvIdentity& identity, int32_t text, int32_t layers) const;
@@ -351,6 +379,8 @@ class KvCache {
   HoldingForms forms_;
   std::unique_ptr<Resting> resting_;    // null: nothing is encoded
   std::unique_ptr<Spilling> spilling_;  // null: nothing goes to disk
+  std::unique_ptr<Telling> telling_;    // null: nobody is told
+  std::vector<KvDiskKey> names_;        // by holding, where it goes to disk or others are told
   std::vector<int32_t> lenders_;        // by text: who has the most layers to lend; empty: nobody lends
   KvIdentities identities_;
   BlockTimes times_;

@@ -195,6 +195,17 @@ void KvDisk::drop(const KvDiskKey& key) {
   }
 }
 
+void KvDisk::tell_of(const KvDiskKey& key) {
+  take_reports();
+  index_.tell_of(key);
+}
+
+bool KvDisk::settled() {
+  const bool idle = mail_.wait_idle(0);  // before what it said last
+  take_reports();
+  return idle;
+}
+
 // So much at the end of the newest segment.
 bool KvDisk::make_place(int64_t bytes) {
   if (is_open_ && end_ + bytes + disk_table_bytes(records_ + 1) <= sizes_.segment_bytes) return true;

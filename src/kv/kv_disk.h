@@ -114,6 +114,13 @@ class KvDisk {
   // in somebody's hands.
   bool fetch(uint64_t ticket, std::span<const KvDiskKey> keys, bool exact);
 
+  // What can be read from the files, and what cannot any more, is told there from now on;
+  // null: to nobody. Of what an earlier process left nobody is told before tell_of().
+  void tell(KvTeller* teller) { index_.tell(teller); }
+  void tell_of(const KvDiskKey& key);
+  // Takes what the disk's thread has said in; whether nothing is on its way any more.
+  bool settled();
+
   // Seals what was put and waits until all jobs are done, at most so long; whether they
   // are.
   bool flush(int64_t timeout_ms);

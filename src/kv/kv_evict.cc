@@ -208,6 +208,7 @@ void KvCache::remove(int32_t holding) {
     if (anchor == holding) anchor = kNoHolding;
   }
   lose_streams(holding);
+  tell_gone(holding);
   holdings_.remove(holding);
   texts_.let_go(holdings_.text(holding));
   apps_.let_go(holdings_.apps(holding));

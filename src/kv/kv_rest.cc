@@ -378,6 +378,7 @@ void KvCache::drop_block(int32_t holding) {
   holdings_.set_block(holding, kNoBlock);
   lose_streams(holding);
   relist(holding);
+  tell_of(holding);
 }
 
 // What is left of it is its block, or nothing.
@@ -405,6 +406,7 @@ void KvCache::drop_streams(int32_t holding) {
 // And where nothing is left, and nothing is held behind it, it goes.
 void KvCache::drop_blob(int32_t holding) {
   clear_blob(holding);
+  tell_of(holding);
   if (holdings_.pins(holding) == 0 && form_of(holding) == Form::kHollow && may_go(holding)) remove(holding);
 }
 

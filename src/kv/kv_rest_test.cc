@@ -32,6 +32,7 @@ struct Cache {
   Ledger ledger{1 << 22};
   ManualClock clock;
   KvShape shape;
+  KvEvents events{4096};  // told of all that is held: check() sees whether that is so
   std::unique_ptr<KvCache> cache;
   Cache(const KvShape& of, int32_t blocks, KvSharing sharing, int32_t capacity = 0, ThreadPool* pool = nullptr,
         KvDelta delta = KvDelta::kSteps, float step = kStep)
@@ -40,6 +41,7 @@ struct Cache {
     const std::vector<float> steps(static_cast<size_t>(2 * of.layers * of.kv_heads * of.head_dim), step);
     if (!has_vector_scale(of.dtype)) options.grid = std::move(KvGrid::create(kv_grid_shape(of), steps)).value();
     CHECK(cache->rest_by(std::move(options)).ok());
+    cache->tell(events);
   }
   KvCache* operator->() { return cache.get(); }
   KvKey key(std::vector<KvIdentityPart> parts, bool exact, const std::string& salt = "") {
@@ -454,6 +456,9 @@ void verify(Cache& cache, const std::vector<std::unique_ptr<Live>>& live, float 
     }
   }
   cache->check(leases);
+  for (KvEvent event; cache.events.take(event);) {
+  }
+  EXPECT_EQ(cache.events.counts().lost, 0u);
 }
 
 void tally(Cache& cache, Seen& seen) {

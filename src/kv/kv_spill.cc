@@ -26,13 +26,6 @@ std::vector<KvDiskKey> KvCache::disk_keys(const KvKey& key, std::span<const Toke
   return keys;
 }
 
-void KvCache::name_on_disk(int32_t holding, int32_t parent, const KvKey& key, std::span<const TokenId> tokens,
-                           int32_t block) {
-  const KvDiskKey before = parent == kNoHolding ? KvDiskKey{} : spilling_->keys[static_cast<size_t>(parent)];
-  spilling_->keys[static_cast<size_t>(holding)] =
-      kv_disk_key(before, *key.of_block(block), kv_block_tokens(tokens, block));
-}
-
 void KvCache::note_released(int32_t holding) {
   Spilling& spilling = *spilling_;
   if (spilling.waits[static_cast<size_t>(holding)]) return;
@@ -67,7 +60,7 @@ bool KvCache::write_out(int32_t holding) {
 
 bool KvCache::write_raw(int32_t holding) {
   if (holdings_.block(holding) == kNoBlock) return true;
-  const KvDiskRecord record{.key = spilling_->keys[static_cast<size_t>(holding)],
+  const KvDiskRecord record{.key = names_[static_cast<size_t>(holding)],
                             .form = KvDiskForm::kRaw,
                             .exact = is_exact(holding),
                             .streams = forms_.at(holding).streams,
@@ -81,7 +74,7 @@ bool KvCache::write_blob(int32_t holding) {
   const HoldingForm& form = forms_.at(holding);
   const bool is_delta = form.anchor != kNoHolding;
   KvDisk& disk = *spilling_->disk;
-  KvDiskRecord record{.key = spilling_->keys[static_cast<size_t>(holding)],
+  KvDiskRecord record{.key = names_[static_cast<size_t>(holding)],
                       .form = is_delta ? KvDiskForm::kDelta : KvDiskForm::kAlone,
                       .exact = form.blob_exact && resting_->lossless,
                       .streams = false,
@@ -89,7 +82,7 @@ bool KvCache::write_blob(int32_t holding) {
                       .anchor = {}};
   if (!disk.wants(record)) return true;
   if (is_delta) {
-    record.anchor = spilling_->keys[static_cast<size_t>(form.anchor)];
+    record.anchor = names_[static_cast<size_t>(form.anchor)];
     if (!write_blob(form.anchor)) return false;
     if (!disk.can_be_anchor(record.anchor)) return write_raw(holding);  // that lies there as it is
   }

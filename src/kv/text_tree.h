@@ -45,6 +45,8 @@ class TextTree {
   void let_go(int32_t text);
 
   int32_t depth(int32_t text) const { return nodes_[static_cast<size_t>(text)].depth; }  // 1: below the root
+  // [kKvBlockTokens], of the block that ends it.
+  std::span<const TokenId> tokens(int32_t text) const { return nodes_[static_cast<size_t>(text)].tokens; }
   int32_t parent(int32_t text) const { return nodes_[static_cast<size_t>(text)].parent; }
   int32_t holders(int32_t text) const { return nodes_[static_cast<size_t>(text)].holders; }  // 0: there is none
   int32_t size() const { return size_; }

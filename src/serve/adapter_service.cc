@@ -258,6 +258,13 @@ AdapterList AdapterService::shown() const {
   return adapters;
 }
 
+std::string AdapterService::name_of(const std::string& version) const {
+  for (const auto& adapter : shown()) {
+    if (adapter->version == version) return adapter->source.label;
+  }
+  return {};
+}
+
 std::shared_ptr<const AdapterStatus> AdapterService::status_of(AdapterSourceId source) const {
   for (auto& status : context_.dispatcher.adapters().list()) {
     if (status->source.id == source) return std::move(status);

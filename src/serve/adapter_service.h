@@ -84,6 +84,7 @@ class AdapterService {
   std::string list() const;
   // Without the sources that a name meant before and those that it does not mean yet.
   AdapterList shown() const;
+  std::string name_of(const std::string& version) const;  // of the first that has it; empty: none has
   // Of requests that name no adapter.
   const DefaultAdapters& defaults() const { return defaults_; }
   void set_defaults(Reply& reply, const LoraScalesRequest& request);

@@ -59,6 +59,8 @@ class ApiServer final : public HttpHandler {
   // and waits up to so long for what comes of it. From then on rescan() has what it adds
   // looked at, and again what is broken.
   AdapterChecks::State check_adapters(int64_t wait_ms);
+  // What an adapter of this version is served as; empty: none is.
+  std::string adapter_of(const Digest& version) const { return adapters_.name_of(digest_hex(version)); }
   void serve() { http_->serve(*this); }  // once
   void begin_drain();
   // Drains, waits up to timeout_ms for running requests and for clients to take their

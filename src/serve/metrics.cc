@@ -377,6 +377,19 @@ void put_kv_disk(Page& page, const KvDiskStats& disk, int64_t restored_blocks) {
           static_cast<double>(disk.lost_records));
 }
 
+// Nothing where nobody is told: then all stay 0.
+void put_kv_events(Page& page, const KvEventCounts& counts) {
+  const auto counter = [&](const char* name, const char* help, uint64_t value, Labels labels = {}) {
+    page.value(MetricType::Counter, name, help, static_cast<double>(value), std::move(labels));
+  };
+  counter("loralei_kv_events_total", "Blocks that --kv-events told of.", counts.stored, {{"kind", "stored"}});
+  counter("loralei_kv_events_total", "", counts.removed, {{"kind", "removed"}});
+  counter("loralei_kv_event_messages_total", "Messages that told of them.", counts.batches);
+  counter("loralei_kv_events_dropped_total", "Events without room, behind which all was told anew.", counts.lost);
+  counter("loralei_kv_event_pictures_total", "How often all that the KV cache holds was told anew.", counts.pictures);
+  counter("loralei_kv_event_replays_total", "Requests for messages to be said again.", counts.replays);
+}
+
 void put_kv_coded(Page& page, const KvCoded& coded) {
   const auto gauge = [&](const char* name, const char* help, int64_t value) {
     page.value(MetricType::Gauge, name, help, static_cast<double>(value));
@@ -433,6 +446,7 @@ void put_engine(Page& page, const EngineStats& s) {
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_cached), {{"state", "cached"}});
   put_kv_coded(page, s.kv_coded);
   put_kv_disk(page, s.kv_disk.value_or(KvDiskStats{}), s.kv_restored_blocks);
+  put_kv_events(page, s.kv_events.value_or(KvEventCounts{}));
   const double usage = s.kv_blocks_total > 0 ? number(s.kv_blocks_used) / number(s.kv_blocks_total) : 0;
   page.value(kGauge, "loralei_kv_cache_usage_ratio", "Share of the KV cache that running requests hold.", usage, {},
              "vllm:kv_cache_usage_perc");

@@ -138,6 +138,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
                .read_s = 1,
                .refused_puts = 1,
                .lost_records = 1};
+  s.kv_events = {.stored = 1, .removed = 1, .batches = 1, .lost = 1, .pictures = 1, .replays = 1};
   s.kv_restored_blocks = s.borrowed_tokens = 1;
   for (TimeCounts* times :
        {&s.kv_block_times.lifetime, &s.kv_block_times.idle_before_evict, &s.kv_block_times.reuse_gap})

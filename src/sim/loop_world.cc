@@ -52,6 +52,8 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
     disk = parts.kv_disk.get();
     parts.kv->spill_to(*disk);
   }
+  parts.kv_events = setup.kv_events;
+  if (setup.kv_events != nullptr) parts.kv->tell(*setup.kv_events);
   if (encodes) {  // there is time between steps
     executor.clock = &clock;
     executor.step_ns = 1000;

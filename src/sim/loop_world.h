@@ -35,6 +35,7 @@ struct WorldOptions {
   int64_t adapter_bytes = 1 << 20;  // that adapters may have
   KvEviction kv_eviction = KvEviction::kLru;
   KvSharing kv_sharing = KvSharing::kExact;  // or kLossless: the blocks are of int8 then
+  std::shared_ptr<KvEvents> kv_events;       // EngineContext
   std::string kv_dir;                        // prefixes are kept there, too; empty: they are not
   // KV and adapters share `memory_bytes`: the blocks are a floor then, as
   // adapter_floor_bytes are, and there may be blocks_max of them.

@@ -13,7 +13,7 @@
 
 #include "cost/profile.h"
 #include "engine/api.h"
-#include "route/placement.h"
+#include "route/adapter_homes.h"
 #include "route/policy.h"
 
 namespace loralei::sim {
@@ -22,7 +22,7 @@ struct RouterOptions {
   RoutePolicy policy = RoutePolicy::kRankAware;
   RouteObjectives objectives;
   uint64_t seed = 1;
-  std::optional<PlacementOptions> placement;  // nothing: adapters go where requests take them
+  std::optional<HomesOptions> placement;  // nothing: adapters go where requests take them
 };
 
 class Router {
@@ -62,7 +62,7 @@ class Router {
   const RouterOptions options_;
   const Profile& profile_;
   RoutePicker picker_;
-  std::optional<Placement> placement_;
+  std::optional<AdapterHomes> placement_;
   std::vector<Known> replicas_;
   std::vector<RouteCandidate> candidates_;
   std::vector<PlacedReplica> rooms_;

@@ -232,12 +232,13 @@ class Metrics(unittest.TestCase):
                  "loralei_sequences_held", "loralei_kv_cache_usage_ratio", "loralei_adapters_idle_bytes", "vllm:num_requests_running", "vllm:num_requests_waiting",
                  "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "loralei_log_stuck_seconds"}
     OF_A_GPU = {"loralei_adapter_uploads_total", "loralei_adapter_upload_bytes_total", "loralei_adapter_upload_seconds_total"}
-    # --kv-sharing and --kv-dir: kv_sharing_test.py, kv_dir_test.py and metrics_test.cc have what counts.
+    # --kv-sharing, --kv-dir and --kv-events: kv_sharing_test.py, kv_dir_test.py, kv_events_test.py and metrics_test.cc have what counts.
     OF_ENCODING = {f"loralei_kv_{name}" for name in (
         "encoded_blocks", "encoded_bytes", "encoded_page_bytes", "encodes_total", "decodes_total", "damaged_total",
         "encode_seconds_total", "decode_seconds_total", "sharing_agreement_ratio", "disk_blocks", "disk_bytes",
         "disk_written_bytes_total", "disk_restored_total", "disk_read_bytes_total", "disk_read_encoded_total", "disk_read_seconds_total",
-        "disk_refused_total", "disk_lost_total")} | {"loralei_borrowed_prompt_tokens_total"}
+        "disk_refused_total", "disk_lost_total",
+        "events_total", "event_messages_total", "event_replays_total", "events_dropped_total", "event_pictures_total")} | {"loralei_borrowed_prompt_tokens_total"}
     OF_COLD_STARTS = {"loralei_cold_layer_waits_total", "loralei_cold_layer_wait_seconds_total", "loralei_cold_steps_given_up_total",
                       "loralei_cold_hidden_seconds_total", "loralei_assisted_layers_total", "loralei_cold_handover_layer",
                       "loralei_assist_helpers", "loralei_assist_helper_restarts_total"}  # cold_start_test.py

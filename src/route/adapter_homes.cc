@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "route/placement.h"
+#include "route/adapter_homes.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,14 +20,14 @@ uint64_t mix(uint64_t adapter, uint64_t replica) {
 
 }  // namespace
 
-void Placement::decay(Asked& adapter, double now_s) const {
+void AdapterHomes::decay(Asked& adapter, double now_s) const {
   const double left = std::exp2(-std::max(0.0, now_s - adapter.at_s) / options_.half_life_s);
   adapter.tokens *= left;
   adapter.requests *= left;
   adapter.at_s = std::max(adapter.at_s, now_s);
 }
 
-void Placement::asked(AdapterSourceId id, int32_t rank, int64_t bytes, double tokens, double now_s) {
+void AdapterHomes::asked(AdapterSourceId id, int32_t rank, int64_t bytes, double tokens, double now_s) {
   Asked& adapter = adapters_[id];
   decay(adapter, now_s);
   adapter.rank = rank;
@@ -37,7 +37,7 @@ void Placement::asked(AdapterSourceId id, int32_t rank, int64_t bytes, double to
 }
 
 // By rank, the largest first; all others are forgotten or wait to be asked for.
-std::vector<std::pair<AdapterSourceId, Placement::Asked*>> Placement::hot(double now_s) {
+std::vector<std::pair<AdapterSourceId, AdapterHomes::Asked*>> AdapterHomes::hot(double now_s) {
   std::vector<std::pair<AdapterSourceId, Asked*>> found;
   for (auto at = adapters_.begin(); at != adapters_.end();) {
     decay(at->second, now_s);
@@ -59,8 +59,8 @@ std::vector<std::pair<AdapterSourceId, Placement::Asked*>> Placement::hot(double
   return found;
 }
 
-void Placement::keep_homes(Asked& adapter, size_t wanted, double part, double now_s,
-                           std::span<const PlacedReplica> replicas, std::vector<Part>& parts) const {
+void AdapterHomes::keep_homes(Asked& adapter, size_t wanted, double part, double now_s,
+                              std::span<const PlacedReplica> replicas, std::vector<Part>& parts) const {
   const double tokens = adapter.tokens / static_cast<double>(std::max(wanted, adapter.homes.size()));
   size_t kept = 0;
   std::erase_if(adapter.homes, [&](Home& home) {
@@ -79,8 +79,8 @@ void Placement::keep_homes(Asked& adapter, size_t wanted, double part, double no
   });
 }
 
-void Placement::give_homes(Asked& adapter, size_t wanted, double part, double now_s,
-                           std::span<const PlacedReplica> replicas, std::vector<Part>& parts) const {
+void AdapterHomes::give_homes(Asked& adapter, size_t wanted, double part, double now_s,
+                              std::span<const PlacedReplica> replicas, std::vector<Part>& parts) const {
   const double tokens = adapter.tokens / static_cast<double>(wanted);
   while (adapter.homes.size() < wanted) {
     // Without room for its demand; how far its rank is from those there; how loaded.
@@ -111,8 +111,8 @@ void Placement::give_homes(Asked& adapter, size_t wanted, double part, double no
   }
 }
 
-std::vector<PlacementMove> Placement::plan(double now_s, std::span<const PlacedReplica> replicas,
-                                           const std::function<bool(size_t, AdapterSourceId)>& has) {
+std::vector<PlacementMove> AdapterHomes::plan(double now_s, std::span<const PlacedReplica> replicas,
+                                              const std::function<bool(size_t, AdapterSourceId)>& has) {
   const auto up = std::count_if(replicas.begin(), replicas.end(), [](const PlacedReplica& one) { return one.up; });
   auto all = hot(now_s);
   if (up == 0) return {};
@@ -142,7 +142,7 @@ std::vector<PlacementMove> Placement::plan(double now_s, std::span<const PlacedR
   return moves;
 }
 
-std::vector<size_t> Placement::given_homes(AdapterSourceId id) const {
+std::vector<size_t> AdapterHomes::given_homes(AdapterSourceId id) const {
   std::vector<size_t> replicas;
   if (const auto found = adapters_.find(id); found != adapters_.end()) {
     for (const Home& home : found->second.homes) replicas.push_back(home.replica);
@@ -150,7 +150,7 @@ std::vector<size_t> Placement::given_homes(AdapterSourceId id) const {
   return replicas;
 }
 
-std::vector<size_t> Placement::homes(AdapterSourceId id, std::span<const PlacedReplica> replicas) const {
+std::vector<size_t> AdapterHomes::homes(AdapterSourceId id, std::span<const PlacedReplica> replicas) const {
   std::vector<size_t> found = given_homes(id);
   std::erase_if(found, [&](size_t home) { return home >= replicas.size() || !replicas[home].up; });
   if (!found.empty()) return found;

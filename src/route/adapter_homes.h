@@ -3,12 +3,12 @@
 //
 // Left alone, every replica comes to have those that are asked for much, and the others
 // thrash. An adapter that is nothing special has one home, by its number (rendezvous
-// hashing: of R replicas that are up, one that goes takes a part of 1 / R along). One that
-// is asked for much has as many homes as its demand needs, packed so that ranks that slow
-// each other are apart (CaraServe §5), and replicas are asked to have it before the next
-// request comes. Whoever routes takes for a replica that is no home of an adapter what
-// bringing it would take, though it be there: wherever it is used it takes room from
-// others.
+// hashing: of R replicas that are up, one that goes takes a part of 1 / R along). One
+// that is asked for much has as many homes as its demand needs, packed so that ranks that
+// slow each other are apart (CaraServe §5), and replicas are asked to have it before the
+// next request comes. Whoever routes adds, for a replica that is no home of an adapter,
+// what bringing it takes, though it be there, and twice where it is not: wherever it is
+// used it takes room from others.
 //
 // An adapter's demand is the tokens that its requests take, of which half counts after
 // half_life_s. With D the demand of those asked for much, over R replicas that are up,
@@ -37,7 +37,7 @@
 
 namespace loralei {
 
-struct PlacementOptions {
+struct HomesOptions {
   double interval_s = 5;     // between plans, for who calls
   double half_life_s = 60;   // of demand
   double hot_requests = 20;  // asked for so often within about a half-life is much
@@ -60,9 +60,9 @@ struct PlacementMove {
   int64_t bytes = 0;
 };
 
-class Placement {
+class AdapterHomes {
  public:
-  explicit Placement(const PlacementOptions& options) : options_(options) {}
+  explicit AdapterHomes(const HomesOptions& options) : options_(options) {}
 
   // A request for it came that takes so many tokens.
   void asked(AdapterSourceId adapter, int32_t rank, int64_t bytes, double tokens, double now_s);
@@ -102,7 +102,7 @@ class Placement {
   void give_homes(Asked& adapter, size_t wanted, double part, double now_s, std::span<const PlacedReplica> replicas,
                   std::vector<Part>& parts) const;
 
-  const PlacementOptions options_;
+  const HomesOptions options_;
   std::map<AdapterSourceId, Asked> adapters_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "route/placement.h"
+#include "route/adapter_homes.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 AdapterSourceId id(uint64_t value) { return AdapterSourceId{value}; }
 
-class PlacementTest : public testing::Test {
+class AdapterHomesTest : public testing::Test {
  protected:
   void ask(uint64_t adapter, int32_t rank, int times, double now_s, double tokens = 100) {
     for (int i = 0; i < times; ++i) placement_.asked(id(adapter), rank, rank * kMiB, tokens, now_s);
@@ -30,12 +30,12 @@ class PlacementTest : public testing::Test {
     return moves;
   }
 
-  Placement placement_{PlacementOptions{.hot_requests = 1.5}};
+  AdapterHomes placement_{HomesOptions{.hot_requests = 1.5}};
   std::vector<PlacedReplica> replicas_ = std::vector<PlacedReplica>(4, PlacedReplica{true, 1024 * kMiB});
   std::set<std::pair<size_t, uint64_t>> there_;
 };
 
-TEST_F(PlacementTest, WhatIsAskedForMuchHasSeveralHomes) {
+TEST_F(AdapterHomesTest, WhatIsAskedForMuchHasSeveralHomes) {
   ask(1, 8, 100, 0);
   for (uint64_t other = 2; other <= 31; ++other) ask(other, 8, 10, 0);
   plan(0);
@@ -44,7 +44,7 @@ TEST_F(PlacementTest, WhatIsAskedForMuchHasSeveralHomes) {
   EXPECT_TRUE(plan(1).empty()) << "all is there";
 }
 
-TEST_F(PlacementTest, RanksThatSlowEachOtherAreApart) {
+TEST_F(AdapterHomesTest, RanksThatSlowEachOtherAreApart) {
   for (uint64_t adapter = 1; adapter <= 40; ++adapter) ask(adapter, adapter % 2 == 0 ? 64 : 8, 10, 0);
   for (PlacedReplica& replica : replicas_) replica.bytes *= 10;
   plan(0);
@@ -62,7 +62,7 @@ TEST_F(PlacementTest, RanksThatSlowEachOtherAreApart) {
 }
 
 // It has a home by its number, and nobody is asked to bring it there.
-TEST_F(PlacementTest, WhatIsNothingSpecialHasOneHomeThatStays) {
+TEST_F(AdapterHomesTest, WhatIsNothingSpecialHasOneHomeThatStays) {
   ask(1, 8, 1, 0);
   EXPECT_TRUE(plan(0).empty());
   EXPECT_TRUE(placement_.given_homes(id(1)).empty());
@@ -88,7 +88,7 @@ TEST_F(PlacementTest, WhatIsNothingSpecialHasOneHomeThatStays) {
 }
 
 // Demand that goes up and down by a third moves nothing.
-TEST_F(PlacementTest, HomesStayWhileDemandSways) {
+TEST_F(AdapterHomesTest, HomesStayWhileDemandSways) {
   Prng random(7);
   for (uint64_t adapter = 1; adapter <= 40; ++adapter) ask(adapter, 8, 20, 0);
   const size_t first = plan(0).size();
@@ -102,7 +102,7 @@ TEST_F(PlacementTest, HomesStayWhileDemandSways) {
   EXPECT_LE(moved, 4u);
 }
 
-TEST_F(PlacementTest, ANewMixIsFollowedAndTheOldOneGivenUp) {
+TEST_F(AdapterHomesTest, ANewMixIsFollowedAndTheOldOneGivenUp) {
   for (int step = 0; step < 20; ++step) {
     for (uint64_t adapter = 1; adapter <= 20; ++adapter) ask(adapter, 8, 5, step * 5.0);
     plan(step * 5.0);
@@ -118,7 +118,7 @@ TEST_F(PlacementTest, ANewMixIsFollowedAndTheOldOneGivenUp) {
   EXPECT_LE(moved, 40u);
 }
 
-TEST_F(PlacementTest, AReplicaThatIsDownLosesItsHomesToOthers) {
+TEST_F(AdapterHomesTest, AReplicaThatIsDownLosesItsHomesToOthers) {
   for (uint64_t adapter = 1; adapter <= 20; ++adapter) ask(adapter, 8, 10, 0);
   plan(0);
   replicas_[2].up = false;
@@ -132,7 +132,7 @@ TEST_F(PlacementTest, AReplicaThatIsDownLosesItsHomesToOthers) {
   EXPECT_TRUE(plan(2).empty());
 }
 
-TEST_F(PlacementTest, APlanIsBounded) {
+TEST_F(AdapterHomesTest, APlanIsBounded) {
   for (PlacedReplica& replica : replicas_) replica.bytes = int64_t{100} << 30;
   for (uint64_t adapter = 1; adapter <= 500; ++adapter) ask(adapter, adapter <= 250 ? 8 : 64, 10, 0);
   size_t moved = 0;
@@ -140,15 +140,15 @@ TEST_F(PlacementTest, APlanIsBounded) {
     const auto moves = plan(step);
     int64_t bytes = 0;
     for (const PlacementMove& move : moves) bytes += move.bytes;
-    EXPECT_LE(moves.size(), PlacementOptions{}.moves_most);
-    EXPECT_LE(bytes, PlacementOptions{}.bytes_most);
+    EXPECT_LE(moves.size(), HomesOptions{}.moves_most);
+    EXPECT_LE(bytes, HomesOptions{}.bytes_most);
     moved += moves.size();
   }
   EXPECT_EQ(moved, 500u) << "and goes on with the next one";
 }
 
 // Whatever is asked for: homes are of replicas that are up, each once, within their room.
-TEST_F(PlacementTest, AtRandomNobodyHasMoreThanItsRoom) {
+TEST_F(AdapterHomesTest, AtRandomNobodyHasMoreThanItsRoom) {
   std::printf("seed 2026\n");
   Prng random(2026);
   std::vector<int32_t> ranks;
