@@ -47,6 +47,7 @@ struct ServeFlags {
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
   std::string step_log, state_dir, registry, cost_file;  // paths; empty: none
+  std::string fleet = "default";                         // whose registry in etcd it is
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -309,7 +310,8 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   RootedFileSystem adapter_files(files, flags.serve.adapter_roots);
   TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, adapter_files));
   options.adapter_files = &adapter_files;
-  TRY_ASSIGN(RegistryUse registry, open_registry(flags.registry, adapter_files, flags.serve.keep_versions));
+  TRY_ASSIGN(RegistryUse registry,
+             open_registry({flags.registry, flags.serve.keep_versions, flags.fleet}, adapter_files, log));
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   TRY_ASSIGN(ChatSettings chat_settings, read_chat_settings(flags.reasoning_parser, flags.template_kwargs));
   std::unique_ptr<StepLog> step_log;
@@ -398,8 +400,13 @@ void add_adapter_options(CLI::App& command, ServeFlags& flags) {
       ->group(adapters);
   command
       .add_option("--registry", flags.registry,
-                  "file that keeps what is loaded over HTTP for the next start; made where there is none")
+                  "file that keeps what is loaded over HTTP for the next start, made where there is none; or "
+                  "etcd://HOST:PORT[,HOST:PORT...] for all servers of a fleet")
       ->check(refuse_empty_registry)
+      ->group(adapters);
+  command.add_option("--fleet", flags.fleet, "name of the fleet whose registry in etcd it is")
+      ->check(refuse_fleet)
+      ->capture_default_str()
       ->group(adapters);
   command
       .add_option("--keep-versions", flags.serve.keep_versions,
