@@ -10,8 +10,6 @@
 namespace loralei {
 namespace {
 
-constexpr size_t kFleetBytesMost = 64;
-
 Result<std::unique_ptr<Registry>> open_place(const RegistryFlag& flag, LogSink& log) {
   if (!flag.place.starts_with("etcd://"))
     return open_sqlite_registry(flag.place, {.keep_versions = flag.keep_versions});
@@ -23,13 +21,6 @@ Result<std::unique_ptr<Registry>> open_place(const RegistryFlag& flag, LogSink& 
 }
 
 }  // namespace
-
-std::string refuse_fleet(const std::string& name) {
-  const bool plain =
-      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == std::string::npos;
-  if (plain && !name.empty() && name.size() <= kFleetBytesMost) return "";
-  return "a fleet's name is made of letters, digits, '.', '_' and '-', 64 at most";
-}
 
 Result<RegistryUse> open_registry(const RegistryFlag& flag, const FileSystem& adapter_files, LogSink& log) {
   RegistryUse use;

@@ -27,7 +27,5 @@ struct RegistryFlag {
 
 // Without `base`, which is known when the model is loaded.
 Result<RegistryUse> open_registry(const RegistryFlag& flag, const FileSystem& adapter_files, LogSink& log);
-// A sentence, or "" where a fleet may have this name.
-std::string refuse_fleet(const std::string& name);
 
 }  // namespace loralei

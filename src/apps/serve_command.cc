@@ -8,6 +8,7 @@
 
 #include "apps/adapter_flags.h"
 #include "apps/console_log.h"
+#include "apps/fleet_flags.h"
 #include "apps/kept_lengths.h"
 #include "apps/key_flags.h"
 #include "apps/options.h"
@@ -38,7 +39,8 @@ constexpr const char* kUnprintableName =
 constexpr size_t kNamesShown = 20;
 // That the start waits for a look at the adapters; the rest is looked at beside requests.
 constexpr int64_t kChecksMs = 1000;
-constexpr int64_t kEndMs = 800;  // for threads to end in, beyond --shutdown-timeout
+constexpr int64_t kEndMs = 800;     // for threads to end in, beyond --shutdown-timeout
+constexpr int64_t kLeaveMs = 1000;  // that the end waits for etcd to take it out of the fleet
 
 struct ServeFlags {
   EngineFlags engine;
@@ -47,7 +49,7 @@ struct ServeFlags {
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
   std::string step_log, state_dir, registry, cost_file;  // paths; empty: none
-  std::string fleet = "default";                         // whose registry in etcd it is
+  FleetFlags fleet;
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -293,6 +295,18 @@ void warn_of_open_door(const ServeOptions& serve, bool on_loopback, LogSink& log
                                   " may use this server: give --api-key KEY, or listen on 127.0.0.1 only.");
 }
 
+// Routers find out themselves when it is ready.
+Status join_fleet(const ServeFlags& flags, UpstreamAddress address, int port, int64_t sequences, Membership& membership,
+                  LogSink& log) {
+  if (address.port == 0) address.port = port;
+  FleetMember member;
+  member.address = std::move(address);
+  member.model = flags.serve.model_names.front();
+  member.base = flags.serve.base_digest;
+  member.sequences_max = sequences;
+  return membership.join(flags.fleet, std::move(member), log);
+}
+
 Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
@@ -305,13 +319,14 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   TRY(finish_serve_options(flags));
   options.model_names = flags.serve.model_names;
   limit_connections(flags, options.engine, flags.serve, log);
+  TRY_ASSIGN(const UpstreamAddress advertised, advertised_address(flags.fleet, flags.serve.http.host));
   TRY(HttpServer::bind(flags.serve.http, log));  // and let go again: whether the address can be had
   const PosixFileSystem files;
   RootedFileSystem adapter_files(files, flags.serve.adapter_roots);
   TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, adapter_files));
   options.adapter_files = &adapter_files;
   TRY_ASSIGN(RegistryUse registry,
-             open_registry({flags.registry, flags.serve.keep_versions, flags.fleet}, adapter_files, log));
+             open_registry({flags.registry, flags.serve.keep_versions, flags.fleet.fleet}, adapter_files, log));
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   TRY_ASSIGN(ChatSettings chat_settings, read_chat_settings(flags.reasoning_parser, flags.template_kwargs));
   std::unique_ptr<StepLog> step_log;
@@ -338,18 +353,22 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
                                  "' comes as \"reasoning_content\"; --reasoning-parser none leaves it in the content");
   }
   const SteadyClock clock;
+  Membership membership;
+  flags.serve.on_drain = [&membership] { membership.leave(); };
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
              ApiServer::start(flags.serve, host->engine(), std::move(text), adapter_files, clock, log));
   TRY_ASSIGN(const Registered registered, register_adapters(adapters, std::move(registry), *server, log));
   warn_of_open_door(flags.serve, server->on_loopback(), log);
   const int64_t timeout_ms = int64_t{flags.shutdown_timeout_s} * 1000;
-  signals.serving(timeout_ms + kEndMs);
+  signals.serving(timeout_ms + kLeaveMs + kEndMs);
   server->serve();
+  TRY(join_fleet(flags, advertised, server->port(), options.engine.max_sequences, membership, log));
 
   announce(*host, flags.serve, server->port(), chats, registered, ignored, log);
   wait_for_end(signals, *server, log);
   log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) +
                                " s; a second signal stops at once");
+  membership.leave_and_wait(kLeaveMs);
   const bool clean = server->shutdown(timeout_ms);
   log.log(LogLevel::kInfo,
           clean ? "stopped" : "stopped; requests and answers that outlived --shutdown-timeout were cut off");
@@ -357,6 +376,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
 }
 
 constexpr const char* kLogGroup = "API and logs";
+constexpr const char* kNetworkGroup = "Network and access";
 
 void add_log_options(CLI::App& command, ServeFlags& flags) {
   command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -404,16 +424,25 @@ void add_adapter_options(CLI::App& command, ServeFlags& flags) {
                   "etcd://HOST:PORT[,HOST:PORT...] for all servers of a fleet")
       ->check(refuse_empty_registry)
       ->group(adapters);
-  command.add_option("--fleet", flags.fleet, "name of the fleet whose registry in etcd it is")
-      ->check(refuse_fleet)
-      ->capture_default_str()
-      ->group(adapters);
   command
       .add_option("--keep-versions", flags.serve.keep_versions,
                   "of each name that is loaded over HTTP again: how many of its newest versions are kept, as NAME@3")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str()
       ->group(adapters);
+}
+
+void add_fleet_options(CLI::App& command, FleetFlags& fleet) {
+  command.add_option("--etcd", fleet.etcd, "HOST:PORT[,HOST:PORT...] of etcd, where routers find this server")
+      ->group(kNetworkGroup);
+  command
+      .add_option("--advertise", fleet.advertise,
+                  "HOST:PORT where routers reach this server (default: where it listens)")
+      ->group(kNetworkGroup);
+  command.add_option("--fleet", fleet.fleet, "name of the fleet in etcd")
+      ->check(refuse_fleet)
+      ->capture_default_str()
+      ->group(kNetworkGroup);
 }
 
 }  // namespace
@@ -427,7 +456,7 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
   add_engine_options(*command, flags->engine);
   add_cache_dir_option(*command, flags->engine.host.cache_dir);
   add_adapter_options(*command, *flags);
-  const std::string network = "Network and access";
+  const std::string network = kNetworkGroup;
   command->add_option("--host", serve_options.http.host, "address to listen on")->capture_default_str()->group(network);
   command->add_option("--port", serve_options.http.port, "port; 0 = any free one")
       ->capture_default_str()
@@ -468,43 +497,43 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
       ->capture_default_str()
       ->check(CLI::Range(0, 86400))
       ->group(network);
-  const std::string api = kLogGroup;
+  add_fleet_options(*command, flags->fleet);
   command
       ->add_option("--served-model-name,-a,--alias", serve_options.model_names,
                    "id of the base model (default: last part of its path)")
       ->allow_extra_args(false)
       ->check(refuse_name)
-      ->group(api);
-  command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(api);
+      ->group(kLogGroup);
+  command->add_option("--chat-template", flags->chat_template, "built-in name or Jinja file")->group(kLogGroup);
   command
       ->add_option("--default-chat-template-kwargs", flags->template_kwargs,
                    "JSON object that chat templates see where a request does not say it")
-      ->group(api);
+      ->group(kLogGroup);
   command
       ->add_option("--reasoning-parser", flags->reasoning_parser,
                    "how reasoning is told from the answer: auto (as the chat template marks it), none or a form's name")
       ->capture_default_str()
-      ->group(api);
+      ->group(kLogGroup);
   command->add_option("--pooling", flags->pooling, "of embeddings: last or mean")
       ->check(CLI::IsMember({"last", "mean"}))
       ->capture_default_str()
-      ->group(api);
+      ->group(kLogGroup);
   command
       ->add_option("--metrics-adapters", serve_options.metrics_adapters,
                    "adapters with labels of their own in /metrics")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str()
-      ->group(api);
-  command->add_flag("--no-vllm-metrics", flags->no_vllm_metrics, "leave the aliases under vllm: out")->group(api);
+      ->group(kLogGroup);
+  command->add_flag("--no-vllm-metrics", flags->no_vllm_metrics, "leave the aliases under vllm: out")->group(kLogGroup);
   add_log_options(*command, *flags);
-  add_config_option(*command)->group(api);
+  add_config_option(*command)->group(kLogGroup);
   command
       ->add_option(
           "--generation-config", flags->generation_config,
           "sampling of requests that say nothing: auto (the model's generation_config.json) or vllm (1.0, all)")
       ->check(CLI::IsMember({"auto", "vllm"}))
       ->capture_default_str()
-      ->group(api);
+      ->group(kLogGroup);
   add_environment(*command);
   show_first(*command, {"adapter", "adapter-dir", "memory-budget", "max-model-len", "max-num-seqs", "threads", "device",
                         "quant", "kv-cache-dtype", "host", "port", "api-key", "admin-key", "served-model-name",

@@ -123,7 +123,9 @@ TEST_F(EtcdClientTest, TheFirstCandidateLeadsInARealOne) {
 
 TEST_F(EtcdClientTest, TheNextEndpointIsAskedWhenOneFails) {
   FakeEtcd etcd(3);
-  const auto client = client_of(etcd.options());
+  EtcdOptions options = etcd.options();
+  options.attempt_ms = 300;
+  const auto client = client_of(options);
   ASSERT_TRUE(client->put({"a", "v"}).ok());
   etcd.stop(0);
   EXPECT_EQ(client->get("a")->value, "v");

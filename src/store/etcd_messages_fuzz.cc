@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "store/etcd_messages.h"
+#include "store/membership.h"
 #include "store/registry_value.h"
 
 namespace {
@@ -24,7 +25,7 @@ void read_value(std::string_view body) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data + 1), size - 1);
-  switch (data[0] % 8) {
+  switch (data[0] % 16) {
     case 0:
       if (const auto range = parse_etcd_range(body); range.ok()) {
         for (const EtcdKeyValue& kv : range->keys) CHECK(!kv.key.empty() && kv.mod_revision >= 0);
@@ -48,8 +49,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 6:
       CHECK(parse_etcd_refusal(body).code >= 0);
       break;
-    default:
+    case 7:
       read_value(body);
+      break;
+    default:
+      if (const auto member = parse_fleet_member(body); member.ok()) {
+        CHECK(*parse_fleet_member(fleet_member_text(*member)) == *member);
+      }
   }
   return 0;
 }

@@ -41,7 +41,7 @@ class EtcdRegistryTest : public testing::Test {
 
   FakeEtcd etcd{2};
   CollectingLog log;
-  int64_t keep = 3, deadline_ms = 10'000;
+  int64_t keep = 3, deadline_ms = 60'000;
 };
 
 TEST_F(EtcdRegistryTest, EachReadsWhatTheOthersWrote) {
@@ -168,11 +168,16 @@ TEST_F(EtcdRegistryTest, EtcdThatIsAwayAtTheStartIsSaidSo) {
 }
 
 TEST_F(EtcdRegistryTest, WhileEtcdIsAwayReadsGoOnAndWritesAreRefused) {
-  deadline_ms = 300;
-  const auto registry = open();
   const auto other = open();
-  ASSERT_TRUE(put(*registry, record("a", "first")).ok());
-  until([&] { return other->find("a").has_value(); });
+  deadline_ms = 500;
+  std::unique_ptr<Registry> registry;
+  until([&] {
+    auto opened = open_etcd_registry(options(), log);
+    if (opened.ok()) registry = std::move(*opened);
+    return opened.ok();
+  });
+  ASSERT_EQ(put(*other, record("a", "first")).value(), 1);
+  until([&] { return registry->find("a").has_value(); });
   etcd.stop(0);
   etcd.stop(1);
   const auto refused = put(*registry, record("b"));
@@ -186,11 +191,11 @@ TEST_F(EtcdRegistryTest, WhileEtcdIsAwayReadsGoOnAndWritesAreRefused) {
   etcd.start(1);
   until([&] { return put(*other, record("c")).ok(); });
   until([&] { return registry->find("c").has_value(); });
-  EXPECT_EQ(put(*registry, record("a", "second")).value(), 2);
+  until([&] { return put(*registry, record("a", "second")).ok(); });
 }
 
 TEST_F(EtcdRegistryTest, AStopAnswersWhatWasTakenThoughEtcdIsAway) {
-  deadline_ms = 200;
+  deadline_ms = 1'000;
   const auto registry = open();
   etcd.stop(0);
   etcd.stop(1);

@@ -41,7 +41,8 @@ class FakeEtcd {
   EtcdOptions options() const {
     EtcdOptions options;
     for (const auto& member : members_) options.endpoints.push_back({"127.0.0.1", member->port});
-    options.attempt_ms = 300;
+    options.attempt_ms = 10'000;
+    options.deadline_ms = 60'000;
     return options;
   }
 

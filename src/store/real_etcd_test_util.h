@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RealEtcd: for tests, an etcd of one member as a process of its own, where
-// tools/test_clients.sh has unpacked one (or ETCD_BINARY names one).
+// tools/test_clients.sh has unpacked one (or LORALEI_ETCD names one).
 //
 // Thread: one. Ownership: the process and its folder.
 // Failure: nothing where there is no program; tests skip then.
@@ -26,11 +26,11 @@
 namespace loralei::test {
 
 inline std::string etcd_binary() {
-  const char* given = std::getenv("ETCD_BINARY");
+  const char* given = std::getenv("LORALEI_ETCD");
   const std::string path = given != nullptr ? given : LORALEI_SOURCE_DIR "/build/clients/of/etcd/usr/bin/etcd";
   return std::filesystem::exists(path) ? path : "";
 }
-inline constexpr const char* kNoEtcd = "no etcd here: tools/test_clients.sh brings one, or ETCD_BINARY names one";
+inline constexpr const char* kNoEtcd = "no etcd here: tools/test_clients.sh brings one, or LORALEI_ETCD names one";
 
 inline int free_port() {
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
