@@ -1,22 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// --registry FILE: the adapters that were loaded over HTTP, kept across restarts.
+// --registry FILE or etcd://HOST:PORT[,...]: the adapters that were loaded over HTTP,
+// kept across restarts, for this server or for all of a fleet.
 //
 // Thread: one, at start.
-// Ownership: the answer borrows the FileSystem, through which adapters are looked at.
-// Failure: a sentence with the flag, as open_sqlite_registry() says it.
+// Ownership: the answer borrows the FileSystem, through which adapters are looked at, and
+// the log.
+// Failure: a sentence with the flag, as open_sqlite_registry() and open_etcd_registry()
+// say it.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "serve/adapter_records.h"
 #include "sys/file.h"
 
 namespace loralei {
 
-// Without `base`, which is known when the model is loaded. No path: no registry.
-// keep_versions: of each name (--keep-versions).
-Result<RegistryUse> open_registry(const std::string& path, const FileSystem& adapter_files, int64_t keep_versions = 1);
+struct RegistryFlag {
+  std::string place;              // as typed; empty: no registry
+  int64_t keep_versions = 1;      // of each name (--keep-versions)
+  std::string fleet = "default";  // whose it is, in etcd (--fleet)
+};
+
+// Without `base`, which is known when the model is loaded.
+Result<RegistryUse> open_registry(const RegistryFlag& flag, const FileSystem& adapter_files, LogSink& log);
 
 }  // namespace loralei

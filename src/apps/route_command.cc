@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "apps/console_log.h"
+#include "apps/fleet_flags.h"
 #include "apps/key_flags.h"
 #include "apps/options.h"
 #include "apps/replica_url.h"
@@ -26,6 +27,7 @@ constexpr int kOtherFiles = 64;  // descriptors beside connections
 struct RouteFlags {
   RouterServerOptions router;
   std::vector<std::string> replicas;
+  FleetFlags fleet;
   std::string policy = "rank-aware", profile = "a10-llama2-7b", log_level = "info", log_format = "text", max_body;
   double slo_first_ms = 0, slo_token_ms = 0;
   int shutdown_timeout_s = 30, request_timeout_s = 3600, stall_timeout_s = 120;
@@ -40,6 +42,7 @@ Status finish_options(RouteFlags& flags) {
     }
     router.replicas.push_back(address);
   }
+  TRY_ASSIGN(router.members, membership_options(flags.fleet));
   const auto policy = std::find(kRoutePolicyNames.begin(), kRoutePolicyNames.end(), flags.policy);
   router.fleet.policy = static_cast<RoutePolicy>(policy - kRoutePolicyNames.begin());
   TRY_ASSIGN(router.fleet.profile, find_profile(flags.profile));
@@ -103,8 +106,12 @@ Status route(RouteFlags& flags) {
 void add_routing_options(CLI::App& command, RouteFlags& flags) {
   RouterServerOptions& router = flags.router;
   command.add_option("--replica", flags.replicas, "http://HOST:PORT of a replica; may be given often")
-      ->required()
       ->allow_extra_args(false);
+  command.add_option("--etcd", flags.fleet.etcd,
+                     "HOST:PORT[,HOST:PORT...] of etcd, where replicas are found (serve --etcd)");
+  command.add_option("--fleet", flags.fleet.fleet, "name of the fleet in etcd")
+      ->check(refuse_fleet)
+      ->capture_default_str();
   command.add_option("--policy", flags.policy, "which replica serves a request")
       ->check(CLI::IsMember(std::vector<std::string>(kRoutePolicyNames.begin(), kRoutePolicyNames.end())))
       ->capture_default_str();

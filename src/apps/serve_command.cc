@@ -9,6 +9,7 @@
 #include "apps/adapter_flags.h"
 #include "apps/adapter_store_flags.h"
 #include "apps/console_log.h"
+#include "apps/fleet_flags.h"
 #include "apps/kept_lengths.h"
 #include "apps/key_flags.h"
 #include "apps/kv_events_flags.h"
@@ -40,7 +41,8 @@ constexpr const char* kUnprintableName =
 constexpr size_t kNamesShown = 20;
 // That the start waits for a look at the adapters; the rest is looked at beside requests.
 constexpr int64_t kChecksMs = 1000;
-constexpr int64_t kEndMs = 800;  // for threads to end in, beyond --shutdown-timeout
+constexpr int64_t kEndMs = 800;     // for threads to end in, beyond --shutdown-timeout
+constexpr int64_t kLeaveMs = 1000;  // that the end waits for etcd to take it out of the fleet
 
 struct ServeFlags {
   EngineFlags engine;
@@ -51,6 +53,7 @@ struct ServeFlags {
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
   std::string step_log, state_dir, registry, cost_file;  // paths; empty: none
+  FleetFlags fleet;
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -296,6 +299,36 @@ void warn_of_open_door(const ServeOptions& serve, bool on_loopback, LogSink& log
                                   " may use this server: give --api-key KEY, or listen on 127.0.0.1 only.");
 }
 
+// Routers find out themselves when it is ready.
+Status join_fleet(const ServeFlags& flags, UpstreamAddress address, int port, int64_t sequences, Membership& membership,
+                  LogSink& log) {
+  if (address.port == 0) address.port = port;
+  FleetMember member;
+  member.address = std::move(address);
+  member.model = flags.serve.model_names.front();
+  member.base = flags.serve.base_digest;
+  member.sequences_max = sequences;
+  return membership.join(flags.fleet, std::move(member), log);
+}
+
+void tell_of_reasoning(const TextModel& text, LogSink& log) {
+  if (const auto reasoning = text.reasoning(false)) {
+    log.log(LogLevel::kInfo, "what the model thinks between '" + std::string(reasoning->open) + "' and '" +
+                                 std::string(reasoning->close) +
+                                 "' comes as \"reasoning_content\"; --reasoning-parser none leaves it in the content");
+  }
+}
+
+// Until what runs has ended, or the time is over.
+void drain(ApiServer& server, Membership& membership, int timeout_s, LogSink& log) {
+  log.log(LogLevel::kInfo,
+          "draining: requests that run get " + std::to_string(timeout_s) + " s; a second signal stops at once");
+  membership.leave_and_wait(kLeaveMs);
+  const bool clean = server.shutdown(int64_t{timeout_s} * 1000);
+  log.log(LogLevel::kInfo,
+          clean ? "stopped" : "stopped; requests and answers that outlived --shutdown-timeout were cut off");
+}
+
 Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
@@ -308,6 +341,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   TRY(finish_serve_options(flags));
   options.model_names = flags.serve.model_names;
   limit_connections(flags, options.engine, flags.serve, log);
+  TRY_ASSIGN(const UpstreamAddress advertised, advertised_address(flags.fleet, flags.serve.http.host));
   TRY(HttpServer::bind(flags.serve.http, log));  // and let go again: whether the address can be had
   TRY_ASSIGN(OpenAdapterStore store, open_adapter_store(flags.adapter_store, flags.serve.admin_key, log));
   flags.serve.adapter_store = store.use();
@@ -317,7 +351,8 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, files_here));
   const FileSystem& adapter_files = store.adapter_files(files_here);
   options.adapter_files = &adapter_files;
-  TRY_ASSIGN(RegistryUse registry, open_registry(flags.registry, adapter_files, flags.serve.keep_versions));
+  TRY_ASSIGN(RegistryUse registry,
+             open_registry({flags.registry, flags.serve.keep_versions, flags.fleet.fleet}, adapter_files, log));
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
   TRY_ASSIGN(ChatSettings chat_settings, read_chat_settings(flags.reasoning_parser, flags.template_kwargs));
   TRY_ASSIGN(KvEventsUse kv_events, open_kv_events(flags.kv_events, log));
@@ -340,12 +375,10 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
              load_text_model(host->file(), std::move(chat_template), flags.serve.model_names.front(),
                              std::move(chat_settings)));
   const bool chats = text->has_template();
-  if (const auto reasoning = text->reasoning(false)) {
-    log.log(LogLevel::kInfo, "what the model thinks between '" + std::string(reasoning->open) + "' and '" +
-                                 std::string(reasoning->close) +
-                                 "' comes as \"reasoning_content\"; --reasoning-parser none leaves it in the content");
-  }
+  tell_of_reasoning(*text, log);
   const SteadyClock clock;
+  Membership membership;
+  flags.serve.on_drain = [&membership] { membership.leave(); };
   TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
              ApiServer::start(flags.serve, host->engine(), std::move(text), adapter_files, clock, log));
   TRY_ASSIGN(
@@ -355,20 +388,18 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   TRY_ASSIGN(const Registered registered, register_adapters(adapters, std::move(registry), *server, log));
   warn_of_open_door(flags.serve, server->on_loopback(), log);
   const int64_t timeout_ms = int64_t{flags.shutdown_timeout_s} * 1000;
-  signals.serving(timeout_ms + kEndMs);
+  signals.serving(timeout_ms + kLeaveMs + kEndMs);
   server->serve();
+  TRY(join_fleet(flags, advertised, server->port(), options.engine.max_sequences, membership, log));
 
   announce(*host, flags.serve, server->port(), chats, registered, ignored, log);
   wait_for_end(signals, *server, log);
-  log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) +
-                               " s; a second signal stops at once");
-  const bool clean = server->shutdown(timeout_ms);
-  log.log(LogLevel::kInfo,
-          clean ? "stopped" : "stopped; requests and answers that outlived --shutdown-timeout were cut off");
+  drain(*server, membership, flags.shutdown_timeout_s, log);
   return {};
 }
 
 constexpr const char* kLogGroup = "API and logs";
+constexpr const char* kNetworkGroup = "Network and access";
 
 void add_log_options(CLI::App& command, ServeFlags& flags) {
   command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -412,7 +443,8 @@ void add_adapter_options(CLI::App& command, ServeFlags& flags) {
       ->group(adapters);
   command
       .add_option("--registry", flags.registry,
-                  "file that keeps what is loaded over HTTP for the next start; made where there is none")
+                  "file that keeps what is loaded over HTTP for the next start, made where there is none; or "
+                  "etcd://HOST:PORT[,HOST:PORT...] for all servers of a fleet")
       ->check(refuse_empty_registry)
       ->group(adapters);
   command
@@ -422,6 +454,22 @@ void add_adapter_options(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str()
       ->group(adapters);
   add_adapter_store_options(command, flags.adapter_store, adapters);
+}
+
+// How routers and gateways find it and what it has.
+void add_fleet_options(CLI::App& command, ServeFlags& flags) {
+  FleetFlags& fleet = flags.fleet;
+  add_kv_events_options(command, flags.kv_events, kNetworkGroup);
+  command.add_option("--etcd", fleet.etcd, "HOST:PORT[,HOST:PORT...] of etcd, where routers find this server")
+      ->group(kNetworkGroup);
+  command
+      .add_option("--advertise", fleet.advertise,
+                  "HOST:PORT where routers reach this server (default: where it listens)")
+      ->group(kNetworkGroup);
+  command.add_option("--fleet", fleet.fleet, "name of the fleet in etcd")
+      ->check(refuse_fleet)
+      ->capture_default_str()
+      ->group(kNetworkGroup);
 }
 
 }  // namespace
@@ -435,7 +483,7 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
   add_engine_options(*command, flags->engine);
   add_cache_dir_option(*command, flags->engine.host.cache_dir);
   add_adapter_options(*command, *flags);
-  const std::string network = "Network and access";
+  const std::string network = kNetworkGroup;
   command->add_option("--host", serve_options.http.host, "address to listen on")->capture_default_str()->group(network);
   command->add_option("--port", serve_options.http.port, "port; 0 = any free one")
       ->capture_default_str()
@@ -476,7 +524,7 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
       ->capture_default_str()
       ->check(CLI::Range(0, 86400))
       ->group(network);
-  add_kv_events_options(*command, flags->kv_events, network);
+  add_fleet_options(*command, *flags);
   command
       ->add_option("--served-model-name,-a,--alias", serve_options.model_names,
                    "id of the base model (default: last part of its path)")

@@ -21,16 +21,17 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
 
   void start() {
     const std::vector<ReplicaState> states = world_.fleet.states();
-    std::vector<size_t> asked;
-    for (size_t i = 0; i < states.size(); ++i) {
-      const bool there = states[i].health == HealthState::kUp || states[i].health == HealthState::kReturning;
+    std::vector<UpstreamAddress> asked;
+    for (const ReplicaState& state : states) {
+      if (state.health == HealthState::kLeft) continue;
+      ++all_;
+      const bool there = state.health == HealthState::kUp || state.health == HealthState::kReturning;
       if (there) {
-        asked.push_back(i);
+        asked.push_back(state.address);
       } else {
-        left_out_ += " " + states[i].name + " is " + health_state_name(states[i].health) + " and was not asked.";
+        left_out_ += " " + state.name + " is " + health_state_name(state.health) + " and was not asked.";
       }
     }
-    all_ = states.size();
     if (asked.empty()) {
       const ApiError error = api_error_of_status(503, "No replica is up; send it again later.");
       return answer(error.status, {{"Content-Type", "application/json"}}, error_body(error));
@@ -39,21 +40,20 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
     missing_ = asked.size();
     const auto body = std::make_shared<const std::string>(std::move(request_.http.body));
     for (size_t i = 0; i < asked.size(); ++i) {
-      said_[i].replica = asked[i];
+      said_[i].address = asked[i];
       UpstreamRequest request{.method = request_.http.method, .target = request_.http.target};
       for (const auto& header : request_.http.headers) {
         if (!equals_ignoring_case(header.first, "host") && !equals_ignoring_case(header.first, "accept-encoding"))
           request.headers.push_back(header);
       }
       if (!body->empty()) request.body = body;
-      world_.upstream.call(world_.fleet.address(asked[i]), std::move(request),
-                           std::make_shared<Listener>(shared_from_this(), i));
+      world_.upstream.call(asked[i], std::move(request), std::make_shared<Listener>(shared_from_this(), i));
     }
   }
 
  private:
   struct Said {
-    size_t replica = 0;
+    UpstreamAddress address;
     int status = 0;  // 0: it broke off
     HttpHeaders headers;
     std::string body;
@@ -85,7 +85,7 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
   void answered(size_t place, Said said) {
     {
       const std::lock_guard lock(mutex_);
-      said.replica = said_[place].replica;
+      said.address = said_[place].address;
       said_[place] = std::move(said);
       if (--missing_ > 0) return;
     }
@@ -105,7 +105,7 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
         "The replicas did not all do the same; send it again when they can (a load with \"load_inplace\": true)." +
         left_out_;
     for (const Said& one : said_) {
-      what += " " + address_text(world_.fleet.address(one.replica)) +
+      what += " " + address_text(one.address) +
               (one.status == 0 ? " broke off: " : " answered with status " + std::to_string(one.status) + ": ") +
               one.body.substr(0, kToldBytes);
     }

@@ -36,15 +36,51 @@ Fleet::Fleet(const FleetOptions& options, const Clock& clock, LogSink& log)
       bytes_per_token_(kBytesPerToken),
       answer_tokens_(kAnswerTokens) {}
 
-size_t Fleet::add(const UpstreamAddress& address) {
+size_t Fleet::add(const UpstreamAddress& address, std::optional<size_t> vacant) {
   const std::lock_guard lock(mutex_);
   Replica replica;
   replica.address = address;
   replica.health = ReplicaHealth(options_.health);
   replica.sequences_max = kSequences;
   replica.kv_tokens = std::numeric_limits<int64_t>::max();
-  replicas_.push_back(std::move(replica));
-  return replicas_.size() - 1;
+  if (!vacant) {
+    replicas_.push_back(std::move(replica));
+    return replicas_.size() - 1;
+  }
+  Replica& place = replicas_.at(*vacant);
+  CHECK(place.left && place.load.all().requests() == 0);
+  place = std::move(replica);
+  return *vacant;
+}
+
+void Fleet::leave(size_t index) {
+  const std::lock_guard lock(mutex_);
+  Replica& replica = replicas_.at(index);
+  CHECK(!replica.left);
+  forget_adapters(replica);
+  replica.tiers = {};
+  replica.models.clear();
+  replica.base.clear();
+  replica.why = "it is no longer of the fleet";
+  replica.left = true;
+  prefixes_.forget(index);
+}
+
+bool Fleet::vacant(size_t index) const {
+  const std::lock_guard lock(mutex_);
+  const Replica& replica = replicas_.at(index);
+  return replica.left && replica.load.all().requests() == 0;
+}
+
+size_t Fleet::size() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<size_t>(
+      std::count_if(replicas_.begin(), replicas_.end(), [](const Replica& replica) { return !replica.left; }));
+}
+
+UpstreamAddress Fleet::address(size_t index) const {
+  const std::lock_guard lock(mutex_);
+  return replicas_.at(index).address;
 }
 
 bool Fleet::is_base(const std::string& name) const {
@@ -120,7 +156,7 @@ void Fleet::offer(const RouteQuery& query, const Wanted& wanted, bool knowing, i
   candidate_replicas_.clear();
   for (size_t i = 0; i < replicas_.size(); ++i) {
     const Replica& replica = replicas_[i];
-    if (!replica.health.usable(now_ns) || (knowing && !has(replica, wanted))) continue;
+    if (!replica.usable(now_ns) || (knowing && !has(replica, wanted))) continue;
     if (std::find(query.tried.begin(), query.tried.end(), i) != query.tried.end()) continue;
     const int32_t room = replica.health.allowed(replica.sequences_max, now_ns);
     candidates_.push_back({.load = &replica.load,
@@ -176,7 +212,7 @@ Result<Placed> Fleet::place(const RouteQuery& query) {
     const double first_s = step.predict_s(replica.load.next_step()) + candidates_[choice->index].adapter_s;
     begins_.push({now_ns + static_cast<int64_t>(std::min(first_s, 3600.0) * 1e9), id});
   }
-  return Placed{index, id, known, choice->meets_objectives};
+  return Placed{index, replica.address, id, known, choice->meets_objectives};
 }
 
 void Fleet::begin_due(int64_t now_ns) {
@@ -254,7 +290,7 @@ void Fleet::forget_adapters(Replica& replica) {
 bool Fleet::serves_the_base(const Replica& replica, int64_t now_ns) {
   if (replica.base.empty() || replica.base == base_) return true;
   const bool kept = std::any_of(replicas_.begin(), replicas_.end(), [&](const Replica& other) {
-    return &other != &replica && other.base == base_ && other.health.usable(now_ns);
+    return &other != &replica && other.base == base_ && other.usable(now_ns);
   });
   if (kept && !base_.empty()) return false;
   if (!base_.empty())
@@ -279,6 +315,7 @@ void Fleet::take_cost(Replica& replica, const std::string& cost) {
 void Fleet::take(size_t index, const ReplicaReport& report) {
   const std::lock_guard lock(mutex_);
   Replica& replica = replicas_.at(index);
+  if (replica.left) return;
   const bool anew = !replica.last_boot.empty() && report.boot != replica.last_boot;
   if (anew) prefixes_.forget(index);
   replica.last_boot = report.boot;
@@ -318,6 +355,7 @@ void Fleet::take(size_t index, const ReplicaReport& report) {
 void Fleet::take(size_t index, const ModelNames& names) {
   const std::lock_guard lock(mutex_);
   Replica& replica = replicas_.at(index);
+  if (replica.left) return;
   replica.reports = false;
   replica.models = names.base;
   const std::vector<uint8_t> before = replica.tiers;
@@ -335,6 +373,7 @@ void Fleet::take(size_t index, const ModelNames& names) {
 void Fleet::failed(size_t index, const std::string& why) {
   const std::lock_guard lock(mutex_);
   Replica& replica = replicas_.at(index);
+  if (replica.left) return;
   const int64_t now_ns = clock_.now_ns();
   const bool was_usable = replica.health.usable(now_ns);
   replica.health.failed(now_ns);
@@ -347,6 +386,7 @@ void Fleet::failed(size_t index, const std::string& why) {
 void Fleet::not_ready(size_t index, const std::string& why) {
   const std::lock_guard lock(mutex_);
   Replica& replica = replicas_.at(index);
+  if (replica.left) return;
   replica.health.heard(false, clock_.now_ns());
   replica.why = why;
 }
@@ -361,17 +401,21 @@ std::string Fleet::report_query(size_t index) const {
 bool Fleet::any_usable() const {
   const std::lock_guard lock(mutex_);
   const int64_t now_ns = clock_.now_ns();
-  return std::any_of(replicas_.begin(), replicas_.end(), [&](const Replica& r) { return r.health.usable(now_ns); });
+  return std::any_of(replicas_.begin(), replicas_.end(), [&](const Replica& r) { return r.usable(now_ns); });
 }
 
 std::vector<ReplicaState> Fleet::states() const {
   const std::lock_guard lock(mutex_);
   const int64_t now_ns = clock_.now_ns();
   std::vector<ReplicaState> states;
-  for (const Replica& replica : replicas_) {
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const Replica& replica = replicas_[i];
+    if (replica.left && replica.load.all().requests() == 0) continue;
     const size_t* counts = replica.counts;
-    states.push_back({.name = address_text(replica.address),
-                      .health = replica.health.state(now_ns),
+    states.push_back({.replica = i,
+                      .address = replica.address,
+                      .name = address_text(replica.address),
+                      .health = replica.left ? HealthState::kLeft : replica.health.state(now_ns),
                       .why = replica.why,
                       .sent = replica.load.all().requests(),
                       .waiting = replica.load.waiting().requests(),

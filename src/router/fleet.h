@@ -9,9 +9,12 @@
 //
 // Thread-safe: one lock, held for some microseconds.
 // Ownership: borrows clock and log.
-// Invariants: what place() counts, ended() takes back, once; a pick costs the same
-// whatever the number of requests and of adapters; an adapter costs a byte for each
-// replica, and once its name; no request goes to a replica of another base model.
+// Invariants: replicas come and go; a place in the list is another's only when it is
+// vacant(). Nothing is sent to one that left, what runs there counts until it ended, and
+// what is told of it changes nothing. What place() counts, ended() takes back, once; a
+// pick costs the same whatever the number of requests and of adapters; an adapter costs a
+// byte for each replica, and once its name; no request goes to a replica of another base
+// model.
 // Failure: place() answers kUnavailable where nobody can be asked, and kOverloaded where
 // requests are shed; kNotFound never: a name that nobody is known to have is for a
 // replica to refuse, which may have it since its last report.
@@ -58,6 +61,7 @@ struct RouteQuery {
 // A request on a replica, until ended().
 struct Placed {
   size_t replica = 0;
+  UpstreamAddress address = {};  // its own
   RequestId id;
   bool known = true;             // the replica is known to have what the request names
   bool meets_objectives = true;  // as predicted
@@ -70,6 +74,8 @@ struct AnswerCounts {
 
 // A replica as it is shown.
 struct ReplicaState {
+  size_t replica = 0;  // its place
+  UpstreamAddress address;
   std::string name;  // host:port
   HealthState health = HealthState::kUnknown;
   std::string why;                // its last failure; empty: none, or it was heard since
@@ -86,9 +92,12 @@ class Fleet {
  public:
   Fleet(const FleetOptions& options, const Clock& clock, LogSink& log);
 
-  size_t add(const UpstreamAddress& address);  // before everything else
-  size_t size() const { return replicas_.size(); }
-  const UpstreamAddress& address(size_t replica) const { return replicas_.at(replica).address; }
+  // Its place: that one, which is vacant(), or a new one.
+  size_t add(const UpstreamAddress& address, std::optional<size_t> vacant = std::nullopt);
+  void leave(size_t replica);         // once
+  bool vacant(size_t replica) const;  // it left, and nothing runs there any more
+  size_t size() const;                // of those that have not left
+  UpstreamAddress address(size_t replica) const;
 
   Result<Placed> place(const RouteQuery& query);
   void answers(const Placed& placement);  // its first bytes have come
@@ -104,7 +113,7 @@ class Fleet {
   std::string report_query(size_t replica) const;
 
   bool any_usable() const;
-  std::vector<ReplicaState> states() const;
+  std::vector<ReplicaState> states() const;        // without those that are vacant
   std::vector<std::string> base_names() const;     // of replicas that are up
   std::vector<std::string> adapter_names() const;  // likewise, sorted
   bool knows(const std::string& name) const;
@@ -116,8 +125,10 @@ class Fleet {
   static constexpr uint8_t kAbsent = 0xff;  // else a ReplicaTier
   struct Replica {
     UpstreamAddress address;
+    bool left = false;
     ReplicaHealth health;
     std::string why;
+    bool usable(int64_t now_ns) const { return !left && health.usable(now_ns); }
     ReplicaLoad load;
     std::string boot;       // of what `cursor` is; empty: all is to be asked for
     std::string last_boot;  // that it reported

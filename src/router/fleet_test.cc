@@ -69,6 +69,60 @@ TEST(Fleet, AsksNobodyOfWhomNothingWasHeard) {
   EXPECT_FALSE(world.place("{}").ok());
 }
 
+TEST(Fleet, SendsNothingToOneThatLeft) {
+  World world(2);
+  for (size_t i = 0; i < 2; ++i) world.fleet.take(i, report_of({{.name = "sql", .tier = ReplicaTier::kDevice}}));
+  world.fleet.leave(0);
+  EXPECT_EQ(world.fleet.size(), 1u);
+  EXPECT_TRUE(world.fleet.vacant(0));
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(world.replica_of("{}"), 1u);
+    EXPECT_EQ(world.replica_of(R"({"model": "sql"})"), 1u);
+  }
+  world.fleet.take(0, report_of({}));  // of a look that was under way
+  world.fleet.failed(0, "late");
+  world.fleet.not_ready(0, "late");
+  EXPECT_FALSE(world.place("{}", {1}).ok());
+  EXPECT_EQ(world.fleet.states().size(), 1u);
+  world.fleet.leave(1);
+  EXPECT_FALSE(world.fleet.any_usable());
+  EXPECT_TRUE(world.fleet.base_names().empty());
+  EXPECT_TRUE(world.fleet.adapter_names().empty());
+}
+
+TEST(Fleet, AnothersPlaceIsFreeWhenNothingRunsThere) {
+  World world(1);
+  world.fleet.take(0, report_of({}));
+  const auto running = world.place(R"({"model": "base"})");
+  ASSERT_TRUE(running.ok());
+  EXPECT_EQ(running->address, (UpstreamAddress{"10.0.0.1", 8080}));
+  world.fleet.leave(0);
+  EXPECT_FALSE(world.fleet.vacant(0));
+  ASSERT_EQ(world.fleet.states().size(), 1u);
+  EXPECT_EQ(world.fleet.states()[0].health, HealthState::kLeft);
+  EXPECT_EQ(world.fleet.states()[0].sent, 1);
+  world.fleet.answers(*running);
+  world.fleet.ended(*running, std::nullopt);
+  ASSERT_TRUE(world.fleet.vacant(0));
+  EXPECT_EQ(world.fleet.add({"10.0.0.9", 8080}, 0), 0u);
+  EXPECT_EQ(world.fleet.states()[0].health, HealthState::kUnknown) << "nothing was heard of it";
+  EXPECT_EQ(world.fleet.states()[0].picks, 0u);
+  EXPECT_EQ(world.fleet.report_query(0), "") << "all is asked for";
+  world.fleet.take(0, report_of({{.name = "new", .tier = ReplicaTier::kDisk}}));
+  EXPECT_EQ(world.place(R"({"model": "new"})")->address.host, "10.0.0.9");
+}
+
+// A fleet whose replicas left is of no base model any more.
+TEST(Fleet, TheBaseIsThatOfThoseWhoAreThere) {
+  World world(2);
+  ReplicaReport one = report_of({}), two = report_of({});
+  one.base = "aaaa", two.base = "bbbb";
+  world.fleet.take(0, one);
+  world.fleet.leave(0);
+  world.fleet.take(1, two);
+  EXPECT_EQ(world.replica_of("{}"), 1u);
+}
+
 TEST(Fleet, SendsWhereTheAdapterIs) {
   World world(3);
   for (size_t i = 0; i < 3; ++i) world.fleet.take(i, report_of({}));

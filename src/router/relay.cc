@@ -171,8 +171,8 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
     request.headers = headers_to_replica(request_);
     if (!body_->empty()) request.body = body_;
     request.idempotent = true;  // nothing is done there but computing, and no byte of it has been seen
-    auto call = world_.upstream.call(world_.fleet.address(place->replica), std::move(request),
-                                     std::make_shared<Attempt>(shared_from_this(), *place));
+    auto call =
+        world_.upstream.call(place->address, std::move(request), std::make_shared<Attempt>(shared_from_this(), *place));
     bool late = false;
     {
       const std::lock_guard lock(mutex_);
@@ -273,8 +273,7 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
     lock.unlock();
     if (good && request_.body_instead) answer.body = request_.body_instead();
     world_.fleet.ended(place, good ? std::optional(counts) : std::nullopt);
-    world_.metrics.attempt_done(address_text(world_.fleet.address(place.replica)),
-                                refused_ ? AttemptEnd::kRefused : AttemptEnd::kAnswered);
+    world_.metrics.attempt_done(address_text(place.address), refused_ ? AttemptEnd::kRefused : AttemptEnd::kAnswered);
     if (streamed) return writer->finish();
     if (good) world_.metrics.first_bytes(static_cast<double>(world_.clock.now_ns() - arrived_ns_) * kSeconds);
     writer->respond(answer.status, std::move(answer.headers), std::move(answer.body));
@@ -303,7 +302,7 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
       call_.reset();
     }
     world_.fleet.ended(place, std::nullopt);
-    world_.metrics.attempt_done(address_text(world_.fleet.address(place.replica)), end);
+    world_.metrics.attempt_done(address_text(place.address), end);
     return true;
   }
 
@@ -356,7 +355,7 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
     if (call) call->cancel();
     if (!placed) return;
     world_.fleet.ended(place, std::nullopt);
-    world_.metrics.attempt_done(address_text(world_.fleet.address(place.replica)), AttemptEnd::kLeft);
+    world_.metrics.attempt_done(address_text(place.address), AttemptEnd::kLeft);
   }
 
   void client_has_room() {

@@ -17,6 +17,8 @@ const char* health_state_name(HealthState state) {
       return "not_ready";
     case HealthState::kOut:
       return "out";
+    case HealthState::kLeft:
+      return "left";
   }
   return "unknown";
 }

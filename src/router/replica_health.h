@@ -20,7 +20,8 @@ struct HealthOptions {
   int64_t forget_ns = 60'000'000'000;  // without a failure: the next one is a first one
 };
 
-enum class HealthState : uint8_t { kUnknown, kUp, kReturning, kNotReady, kOut };
+// kLeft: it is no longer of the fleet, and what runs there ends.
+enum class HealthState : uint8_t { kUnknown, kUp, kReturning, kNotReady, kOut, kLeft };
 const char* health_state_name(HealthState state);
 
 class ReplicaHealth {

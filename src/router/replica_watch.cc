@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "wire/replica_report.h"
 
 namespace loralei {
@@ -48,6 +49,10 @@ class ReplicaWatch::Look final : public UpstreamListener {
 
 ReplicaWatch::ReplicaWatch(const WatchOptions& options, Fleet& fleet, Upstream& upstream, const Clock& clock)
     : options_(options), fleet_(fleet), upstream_(upstream), clock_(clock), watched_(fleet.size()) {
+  for (size_t i = 0; i < watched_.size(); ++i) {
+    watched_[i].address = fleet_.address(i);
+    watched_[i].stays = true;
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -63,6 +68,35 @@ void ReplicaWatch::stop() {
   thread_.join();
 }
 
+void ReplicaWatch::join(const UpstreamAddress& address) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto is_there = [&](const Watched& one) { return !one.left && one.address == address; };
+    if (std::any_of(watched_.begin(), watched_.end(), is_there)) return;
+    size_t place = 0;
+    const auto is_free = [&](size_t i) { return watched_[i].left && !watched_[i].looking && fleet_.vacant(i); };
+    while (place < watched_.size() && !is_free(place)) ++place;
+    if (place < watched_.size()) {
+      fleet_.add(address, place);
+    } else {
+      CHECK(fleet_.add(address) == place);
+      watched_.emplace_back();
+    }
+    watched_[place] = {.address = address};
+  }
+  changed_.notify_all();
+}
+
+void ReplicaWatch::leave(const UpstreamAddress& address) {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < watched_.size(); ++i) {
+    Watched& watched = watched_[i];
+    if (watched.left || watched.stays || watched.address != address) continue;
+    watched.left = true;
+    fleet_.leave(i);
+  }
+}
+
 void ReplicaWatch::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -70,7 +104,7 @@ void ReplicaWatch::run() {
     int64_t next_ns = now_ns + options_.interval_ms * kNsPerMs;
     std::vector<size_t> due;
     for (size_t i = 0; i < watched_.size(); ++i) {
-      if (watched_[i].looking) continue;
+      if (watched_[i].looking || (watched_[i].left && fleet_.vacant(i))) continue;
       if (watched_[i].due_ns <= now_ns) {
         watched_[i].looking = true;
         due.push_back(i);
@@ -149,8 +183,8 @@ void ReplicaWatch::looked(size_t replica, bool answered, bool again) {
 void ReplicaWatch::wait_for_first(int64_t timeout_ms) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
-    return stopping_ ||
-           std::all_of(watched_.begin(), watched_.end(), [](const Watched& watched) { return watched.first_done; });
+    return stopping_ || std::all_of(watched_.begin(), watched_.end(),
+                                    [](const Watched& watched) { return watched.first_done || watched.left; });
   });
 }
 

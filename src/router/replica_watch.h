@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReplicaWatch: looks at every replica, again and again, and tells the fleet: reports
-// (GET /v1/replica), or, of servers of another make, their models (GET /v1/models).
+// (GET /v1/replica), or, of servers of another make, their models (GET /v1/models). It
+// also tells the fleet who joins and leaves, for a place is another's only when no look
+// at it is under way.
 //
-// Thread: its own, and those of Upstream. start and the end from the owner's.
+// Thread: its own, and those of Upstream. start and the end from the owner's; join() and
+// leave() from any, one at a time.
 // Ownership: borrows fleet, Upstream and clock, which outlive it.
 // Invariants: one look at a replica at a time; a page behind which there is more is
-// followed by the next at once.
+// followed by the next at once; who was in the fleet from the start stays; one that left
+// is looked at as long as requests run there.
 // Failure: none; what a look finds wrong is the replica's state.
 #pragma once
 
@@ -36,6 +40,9 @@ class ReplicaWatch {
   ReplicaWatch(const WatchOptions& options, Fleet& fleet, Upstream& upstream, const Clock& clock);
   ~ReplicaWatch();  // stop()
 
+  // Who is there already stays as it is.
+  void join(const UpstreamAddress& address);
+  void leave(const UpstreamAddress& address);
   // Until each was looked at once, at most so long.
   void wait_for_first(int64_t timeout_ms);
   void stop();
@@ -43,6 +50,9 @@ class ReplicaWatch {
  private:
   class Look;
   struct Watched {
+    UpstreamAddress address;
+    bool stays = false;  // it was there from the start
+    bool left = false;
     bool looking = false, first_done = false;
     int64_t due_ns = 0;
     int silent = 0;       // looks in a row

@@ -78,16 +78,17 @@ std::string RouterMetrics::render(const Fleet& fleet, const HttpServerStats& htt
   auto& adapters = gauge("loralei_router_replica_adapters", "Adapters by where they are at best.");
   auto& picks = counter("loralei_router_picks_total", "Requests that were sent there.");
   auto& failures = counter("loralei_router_replica_failures_total", "Requests and looks at it that broke off.");
+  // One that left may stand beside one that joined with its address.
   for (const ReplicaState& state : fleet.states()) {
     const prometheus::Labels labels = {{"replica", state.name}};
     const auto of_tier = [&](const char* tier, size_t count) {
-      adapters.Add({{"replica", state.name}, {"tier", tier}}).Set(static_cast<double>(count));
+      adapters.Add({{"replica", state.name}, {"tier", tier}}).Increment(static_cast<double>(count));
     };
     const bool usable = state.health == HealthState::kUp || state.health == HealthState::kReturning;
-    up.Add(labels).Set(usable ? 1 : 0);
-    sent.Add(labels).Set(state.sent);
-    waiting.Add(labels).Set(state.waiting);
-    reported.Add(labels).Set(state.reported_running + state.reported_waiting);
+    up.Add(labels).Increment(usable ? 1 : 0);
+    sent.Add(labels).Increment(state.sent);
+    waiting.Add(labels).Increment(state.waiting);
+    reported.Add(labels).Increment(state.reported_running + state.reported_waiting);
     of_tier("device", state.adapters_on_device);
     of_tier("memory", state.adapters_in_memory - state.adapters_on_device);
     of_tier("disk", state.adapters - state.adapters_in_memory);

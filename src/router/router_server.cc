@@ -103,7 +103,9 @@ RouterServer::RouterServer(const RouterServerOptions& options, const Clock& cloc
 
 Result<std::unique_ptr<RouterServer>> RouterServer::start(const RouterServerOptions& options, const Clock& clock,
                                                           LogSink& log) {
-  if (options.replicas.empty()) return invalid_argument("a router needs a replica: --replica URL");
+  if (options.replicas.empty() && options.members.etcd.empty())
+    return invalid_argument(
+        "a router needs replicas: name them (--replica URL), or where etcd knows them (--etcd URL)");
   std::unique_ptr<RouterServer> server(new RouterServer(options, clock, log));
   RouterServer* const raw = server.get();
   HttpServerOptions http = options.http;
@@ -122,10 +124,34 @@ Result<std::unique_ptr<RouterServer>> RouterServer::start(const RouterServerOpti
   WatchOptions watch = options.watch;
   watch.on_lost = [raw](size_t replica) { raw->relays_.lost(replica); };
   server->watch_ = std::make_unique<ReplicaWatch>(watch, server->fleet_, *server->upstream_, clock);
+  if (options.members.etcd.empty()) return server;
+  MemberListeners listeners;
+  listeners.joined = [raw](const FleetMember& member) {
+    raw->log_.log(LogLevel::kInfo, "Replica " + address_text(member.address) + " joins.");
+    raw->watch_->join(member.address);
+  };
+  listeners.left = [raw](const FleetMember& member) {
+    raw->log_.log(LogLevel::kInfo, "Replica " + address_text(member.address) + " leaves.");
+    raw->watch_->leave(member.address);
+  };
+  TRY_ASSIGN(server->members_, MemberWatch::start(options.members, std::move(listeners), log));
   return server;
 }
 
 RouterServer::~RouterServer() { shutdown(0); }
+
+// A router goes on without etcd: who is named is known, and the others come when it does.
+void RouterServer::wait_for_replicas(int64_t timeout_ms) {
+  const int64_t until_ns = clock_.now_ns() + timeout_ms * 1'000'000;
+  if (members_) {
+    const Status known = members_->wait_for_first(timeout_ms);
+    if (!known.ok()) {
+      log_.log(LogLevel::kWarning, "The members of the fleet are not known yet: " + known.error().message +
+                                       ". They are asked for again and again.");
+    }
+  }
+  watch_->wait_for_first(std::max<int64_t>(0, (until_ns - clock_.now_ns()) / 1'000'000));
+}
 
 bool RouterServer::shutdown(int64_t timeout_ms) {
   {
@@ -134,6 +160,7 @@ bool RouterServer::shutdown(int64_t timeout_ms) {
   }
   begin_drain();
   const int cut = http_ ? http_->stop(timeout_ms) : 0;
+  members_.reset();
   if (watch_) watch_->stop();
   if (upstream_) upstream_->stop();
   return cut == 0;

@@ -8,7 +8,7 @@
 //   GET /v1/replicas, /ready, /metrics, ...   what is known of it
 //
 // Thread: start and shutdown from the owner's; handle() is called by http/.
-// Ownership: owns listener, Upstream, fleet and watch; borrows clock and log.
+// Ownership: owns listener, Upstream, fleet and watches; borrows clock and log.
 // Invariants: keys of /v1 are checked by the replicas: a client's own travels with its
 // request, and no answer of a replica is made up. What changes the fleet or tells of it
 // asks for the admin key here, or, without one, for a client on this machine alone: to a
@@ -31,6 +31,7 @@
 #include "router/replica_watch.h"
 #include "router/router_metrics.h"
 #include "serve/access.h"
+#include "store/membership.h"
 
 namespace loralei {
 
@@ -39,7 +40,8 @@ struct RouterServerOptions {
   UpstreamOptions upstream;
   FleetOptions fleet;
   WatchOptions watch;
-  std::vector<UpstreamAddress> replicas;  // not empty
+  std::vector<UpstreamAddress> replicas;  // that stay
+  MembershipOptions members;              // with endpoints of etcd: who else there is
   std::string admin_key;
   std::vector<std::string> allowed_hosts;
   int retries = 2;
@@ -54,7 +56,7 @@ class RouterServer final : public HttpHandler {
 
   int port() const { return http_->port(); }
   // Until every replica was looked at once, at most so long.
-  void wait_for_replicas(int64_t timeout_ms) { watch_->wait_for_first(timeout_ms); }
+  void wait_for_replicas(int64_t timeout_ms);
   std::vector<ReplicaState> replicas() const { return fleet_.states(); }
   void serve() { http_->serve(*this); }
   void begin_drain() { draining_ = true; }
@@ -91,8 +93,9 @@ class RouterServer final : public HttpHandler {
   bool down_ = false;  // guarded by mutex_
   RelayBoard relays_;
   std::unique_ptr<Upstream> upstream_;
-  std::unique_ptr<ReplicaWatch> watch_;  // asks through upstream_
-  std::unique_ptr<HttpServer> http_;     // last: its threads call everything above
+  std::unique_ptr<ReplicaWatch> watch_;   // asks through upstream_
+  std::unique_ptr<MemberWatch> members_;  // tells watch_; null: all are named
+  std::unique_ptr<HttpServer> http_;      // last: its threads call everything above
 };
 
 }  // namespace loralei

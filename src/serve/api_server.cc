@@ -142,6 +142,7 @@ AdapterService::Rescan ApiServer::rescan() {
 }
 
 void ApiServer::begin_drain() {
+  if (!draining_ && options_.on_drain) options_.on_drain();
   if (draining_.exchange(true)) return;
   log_.log(LogLevel::kInfo,
            "draining: no new requests are taken, " + std::to_string(dispatcher_.running()) + " are running");

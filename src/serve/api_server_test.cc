@@ -553,6 +553,21 @@ TEST_F(ApiTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   EXPECT_TRUE(server->shutdown(30'000));
 }
 
+TEST_F(ApiTest, ADrainIsToldBeforeAnythingIsRefused) {
+  std::atomic<int> told{0};
+  options.on_drain = [&] {
+    EXPECT_EQ(get("/ready").status, 200);
+    ++told;
+  };
+  start();
+  EXPECT_EQ(told, 0);
+  server->begin_drain();
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(get("/ready").status, 503);
+  server->begin_drain();
+  EXPECT_EQ(told, 1);
+}
+
 TEST_F(ApiTest, ReadyTellsWhatCannotBeComputedForNow) {
   start();
   EXPECT_EQ(get("/ready").status, 200);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,6 +60,9 @@ struct ServeOptions {
   int metrics_adapters = 100;         // adapters with labels of their own in /metrics
   bool vllm_metrics = true;           // the aliases under vllm:
   int64_t ping_interval_ms = 15'000;  // silence after which a stream gets a comment
+  // At the beginning of a drain, before anything is refused; on any thread, perhaps more
+  // than once, and must not wait. Absent: nobody is told.
+  std::function<void()> on_drain;
   // For /v1/replica: the base's digest, and a profile of what steps cost here, as JSON.
   std::string base_digest, cost;
   // For /version.

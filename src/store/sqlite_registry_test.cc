@@ -9,21 +9,21 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
-#include <deque>
 #include <filesystem>
 #include <fstream>
-#include <future>
 #include <iterator>
-#include <map>
 
 #include "base/prng.h"
+#include "store/registry_test_util.h"
 
 namespace loralei {
 namespace {
 
+using namespace test;  // NOLINT
+
 namespace fs = std::filesystem;
 
-class RegistryTest : public testing::Test {
+class SqliteRegistryTest : public testing::Test {
  protected:
   void SetUp() override {
     // In memory where there is such a folder: thousands of files are made, and synced.
@@ -58,38 +58,6 @@ class RegistryTest : public testing::Test {
   fs::path folder_;
 };
 
-AdapterRecord record(const std::string& name, const std::string& digest = "d") {
-  AdapterRecord made;
-  made.name = name;
-  made.digest = digest;
-  made.base = "base";
-  made.path = "/adapters/" + name;
-  made.root = "/adapters";
-  made.stamp = "1:2:3";
-  made.rank = 16;
-  made.bytes = 1 << 20;
-  made.created_s = 1'700'000'000;
-  return made;
-}
-
-Result<int64_t> put(Registry& registry, AdapterRecord one) {
-  std::promise<Result<int64_t>> answer;
-  TRY(registry.put(std::move(one), [&](const Result<int64_t>& number) { answer.set_value(number); }));
-  return answer.get_future().get();
-}
-
-Result<int64_t> remove(Registry& registry, const std::string& name) {
-  std::promise<Result<int64_t>> answer;
-  TRY(registry.remove(name, [&](const Result<int64_t>& number) { answer.set_value(number); }));
-  return answer.get_future().get();
-}
-
-Result<int64_t> remove(Registry& registry, const std::string& name, int64_t number) {
-  std::promise<Result<int64_t>> answer;
-  TRY(registry.remove_version(name, number, [&](const Result<int64_t>& one) { answer.set_value(one); }));
-  return answer.get_future().get();
-}
-
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -99,101 +67,9 @@ void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-TEST_F(RegistryTest, KeepsWhatWasPutAndNumbersIt) {
-  auto registry = open();
-  AdapterRecord one = record("a", "first");
-  EXPECT_EQ(put(*registry, one).value(), 1);
-  one.number = 1;
-  EXPECT_EQ(registry->find("a"), one);
-  EXPECT_EQ(put(*registry, record("a", "second")).value(), 2);
-  EXPECT_EQ(registry->find("a")->digest, "second");
-  registry.reset();
-  registry = open();
-  ASSERT_EQ(registry->list().size(), 1u);
-  EXPECT_EQ(registry->list()[0].number, 2);
-  EXPECT_EQ(remove(*registry, "a").value(), 2);
-  EXPECT_EQ(remove(*registry, "a").value(), 0);
-  EXPECT_EQ(remove(*registry, "never").value(), 0);
-  registry.reset();
-  registry = open();
-  EXPECT_TRUE(registry->list().empty());
-  EXPECT_EQ(put(*registry, record("a", "third")).value(), 3) << "numbers are never given again";
-}
-
-TEST_F(RegistryTest, OneVersionIsRemovedAndPutAgain) {
-  auto registry = open(3);
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(put(*registry, record("a", "d" + std::to_string(i + 1))).ok());
-  const auto numbers = [&] {
-    std::string text;
-    for (const AdapterRecord& one : registry->list()) text += std::to_string(one.number) + one.digest + " ";
-    return text;
-  };
-  const std::vector<AdapterRecord> all = registry->list();
-  EXPECT_EQ(numbers(), "3d3 4d4 5d5 ");
-  EXPECT_EQ(remove(*registry, "a", 4).value(), 4);
-  EXPECT_EQ(remove(*registry, "a", 4).value(), 0);
-  EXPECT_EQ(remove(*registry, "a", 2).value(), 0) << "it was too old";
-  EXPECT_EQ(remove(*registry, "b", 1).value(), 0);
-  EXPECT_EQ(remove(*registry, "a", 5).value(), 5) << "the newest";
-  EXPECT_EQ(registry->find("a")->number, 3);
-  registry.reset();
-  registry = open(3);
-  EXPECT_EQ(numbers(), "3d3 ");
-  EXPECT_EQ(put(*registry, all[2]).value(), 5) << "again";
-  EXPECT_EQ(put(*registry, all[1]).value(), 4);
-  EXPECT_EQ(registry->list(), all);
-  EXPECT_EQ(registry->versions("a"), all);
-  EXPECT_TRUE(registry->versions("b").empty());
-  EXPECT_EQ(remove(*registry, "a", 4).value(), 4);
-  EXPECT_EQ(put(*registry, record("a", "d6")).value(), 6);
-  EXPECT_EQ(numbers(), "3d3 5d5 6d6 ") << "the newest three that there are";
-  for (const int64_t number : {3, 5, 6}) EXPECT_EQ(remove(*registry, "a", number).value(), number);
-  EXPECT_FALSE(registry->find("a"));
-  EXPECT_EQ(remove(*registry, "a").value(), 0);
-  registry.reset();
-  registry = open(3);
-  EXPECT_TRUE(registry->list().empty());
-  EXPECT_EQ(put(*registry, record("a", "d7")).value(), 7) << "numbers are never given again";
-}
-
-// What the registry is to be, in a few lines.
-struct Naive {
-  int64_t keep;
-  std::map<std::string, int64_t> last;
-  std::map<std::string, std::deque<AdapterRecord>> kept;
-
-  int64_t put(AdapterRecord one) {
-    one.number = ++last[one.name];
-    auto& versions = kept[one.name];
-    versions.push_back(one);
-    if (static_cast<int64_t>(versions.size()) > keep) versions.pop_front();
-    return one.number;
-  }
-  int64_t remove(const std::string& name) {
-    const auto known = kept.find(name);
-    if (known == kept.end()) return 0;
-    const int64_t newest = known->second.back().number;
-    kept.erase(known);
-    return newest;
-  }
-  int64_t remove(const std::string& name, int64_t number) {
-    const auto known = kept.find(name);
-    if (known == kept.end()) return 0;
-    const auto is_it = [number](const AdapterRecord& one) { return one.number == number; };
-    if (std::erase_if(known->second, is_it) == 0) return 0;
-    if (known->second.empty()) kept.erase(known);
-    return number;
-  }
-  std::vector<AdapterRecord> list() const {
-    std::vector<AdapterRecord> all;
-    for (const auto& [name, versions] : kept) all.insert(all.end(), versions.begin(), versions.end());
-    return all;
-  }
-};
-
 // Random writes, several under way at once, with restarts, and with copies of the files
 // as they are at any moment: what was answered is in the copy.
-TEST_F(RegistryTest, AgreesWithANaiveOneThroughRestartsAndCrashes) {
+TEST_F(SqliteRegistryTest, AgreesWithANaiveOneThroughRestartsAndCrashes) {
   for (const int64_t keep : {1, 3}) {
     const uint64_t seed = 7 + static_cast<uint64_t>(keep);
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -247,7 +123,7 @@ TEST_F(RegistryTest, AgreesWithANaiveOneThroughRestartsAndCrashes) {
 
 // Copies made while the writer writes: each holds a beginning of what was written, and at
 // least what had been answered.
-TEST_F(RegistryTest, ACopyMadeAtAnyMomentHoldsWhatWasAnswered) {
+TEST_F(SqliteRegistryTest, ACopyMadeAtAnyMomentHoldsWhatWasAnswered) {
   auto registry = open();
   std::atomic<int64_t> answered{0};
   int64_t taken = 0;
@@ -271,20 +147,7 @@ TEST_F(RegistryTest, ACopyMadeAtAnyMomentHoldsWhatWasAnswered) {
   }
 }
 
-TEST_F(RegistryTest, FewerVersionsAreKeptAfterARestartWithLess) {
-  auto registry = open(3);
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(put(*registry, record("a")).ok());
-  EXPECT_EQ(registry->list().size(), 3u);
-  registry.reset();
-  registry = open(2);
-  ASSERT_EQ(registry->list().size(), 2u);
-  EXPECT_EQ(registry->list()[0].number, 4);
-  EXPECT_EQ(put(*registry, record("a")).value(), 6);
-  registry.reset();
-  EXPECT_EQ(open(10)->list().size(), 2u);
-}
-
-TEST_F(RegistryTest, RefusesFilesThatAreNotItsOwn) {
+TEST_F(SqliteRegistryTest, RefusesFilesThatAreNotItsOwn) {
   EXPECT_NE(refusal(in_folder("")).find("is a folder"), std::string::npos);
   EXPECT_NE(refusal(in_folder("absent/adapters.db")).find("its folder must be there"), std::string::npos);
   EXPECT_NE(refusal("/dev/null").find("is a pipe, a device or a socket"), std::string::npos);
@@ -312,7 +175,7 @@ TEST_F(RegistryTest, RefusesFilesThatAreNotItsOwn) {
   EXPECT_NE(refusal(path).find("is damaged"), std::string::npos);
 }
 
-TEST_F(RegistryTest, AChangedRowIsSeen) {
+TEST_F(SqliteRegistryTest, AChangedRowIsSeen) {
   auto registry = open();
   ASSERT_TRUE(put(*registry, record("a")).ok());
   registry.reset();
@@ -323,7 +186,7 @@ TEST_F(RegistryTest, AChangedRowIsSeen) {
   EXPECT_NE(refusal(path).find("a row is not what was written"), std::string::npos);
 }
 
-TEST_F(RegistryTest, OneServerHasItForItself) {
+TEST_F(SqliteRegistryTest, OneServerHasItForItself) {
   auto registry = open();
   EXPECT_NE(refusal(path).find("open in another program"), std::string::npos);
   EXPECT_TRUE(put(*registry, record("a")).ok());
@@ -331,7 +194,7 @@ TEST_F(RegistryTest, OneServerHasItForItself) {
   EXPECT_EQ(open()->list().size(), 1u);
 }
 
-TEST_F(RegistryTest, AFileThatIsNoLongerThereTakesNothing) {
+TEST_F(SqliteRegistryTest, AFileThatIsNoLongerThereTakesNothing) {
   auto registry = open();
   ASSERT_TRUE(put(*registry, record("a")).ok());
   fs::rename(path, path + ".old");
@@ -345,7 +208,7 @@ TEST_F(RegistryTest, AFileThatIsNoLongerThereTakesNothing) {
   EXPECT_TRUE(put(*registry, record("b")).ok());
 }
 
-TEST_F(RegistryTest, AFullDiskIsTheAnswerAndNothingIsLost) {
+TEST_F(SqliteRegistryTest, AFullDiskIsTheAnswerAndNothingIsLost) {
   auto registry = open();
   ASSERT_TRUE(put(*registry, record("a")).ok());
   std::signal(SIGXFSZ, SIG_IGN);
@@ -368,44 +231,9 @@ TEST_F(RegistryTest, AFullDiskIsTheAnswerAndNothingIsLost) {
   EXPECT_EQ(registry->list().size(), 2u);
 }
 
-TEST_F(RegistryTest, WritesThatFindNoRoomInTheQueueAreRefusedAndTheOthersAnswered) {
-  auto opened = open_sqlite_registry(path, {.queue_limit = 2});
-  ASSERT_TRUE(opened.ok());
-  Registry& registry = **opened;
-  std::promise<void> begun, release;
-  ASSERT_TRUE(registry
-                  .put(record("a"),
-                       [&](const Result<int64_t>&) {
-                         begun.set_value();
-                         release.get_future().wait();
-                       })
-                  .ok());
-  begun.get_future().wait();
-  int answers = 0;
-  const auto count = [&](const Result<int64_t>& number) { answers += number.ok(); };
-  EXPECT_TRUE(registry.put(record("b"), count).ok());
-  EXPECT_TRUE(registry.remove("a", count).ok());
-  const Status refused = registry.put(record("c"), count);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kOverloaded);
-  release.set_value();
-  registry.stop();
-  EXPECT_EQ(answers, 2) << "what was taken is written and answered";
-  EXPECT_EQ(registry.put(record("d"), count).error().code, ErrorCode::kUnavailable);
-  EXPECT_TRUE(registry.find("b"));
-}
-
-TEST_F(RegistryTest, WhatIsTooLongIsRefused) {
-  auto registry = open();
-  AdapterRecord one = record("a");
-  one.path = std::string(1 << 20, 'x');
-  EXPECT_EQ(put(*registry, one).error().code, ErrorCode::kTooLarge);
-  EXPECT_TRUE(registry->list().empty());
-}
-
 // Every bit of the header and many others: the file is refused with a sentence,
 // or says what it said.
-TEST_F(RegistryTest, ADamagedFileIsRefusedOrMakesNoDifference) {
+TEST_F(SqliteRegistryTest, ADamagedFileIsRefusedOrMakesNoDifference) {
   auto registry = open(2);
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(put(*registry, record("adapter " + std::to_string(i % 15))).ok());
   ASSERT_TRUE(remove(*registry, "adapter 3").ok());
@@ -445,7 +273,7 @@ TEST_F(RegistryTest, ADamagedFileIsRefusedOrMakesNoDifference) {
 
 // Of a log that is damaged as a power failure may leave it, the beginning that is whole
 // counts: never a part of a write, and never what was not written.
-TEST_F(RegistryTest, OfADamagedLogTheBeginningCounts) {
+TEST_F(SqliteRegistryTest, OfADamagedLogTheBeginningCounts) {
   auto registry = open();
   std::vector<std::vector<AdapterRecord>> states = {{}};
   for (int i = 0; i < 12; ++i) {

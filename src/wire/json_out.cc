@@ -116,19 +116,4 @@ void append_json_escaped(std::string& out, std::string_view text) {
   }
 }
 
-std::string base64_encode(std::string_view bytes) {
-  static constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  out.reserve((bytes.size() + 2) / 3 * 4);
-  const auto byte = [&](size_t i) { return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0u; };
-  for (size_t at = 0; at < bytes.size(); at += 3) {
-    const unsigned word = byte(at) << 16 | byte(at + 1) << 8 | byte(at + 2);
-    out += kAlphabet[word >> 18];
-    out += kAlphabet[word >> 12 & 63];
-    out += at + 1 < bytes.size() ? kAlphabet[word >> 6 & 63] : '=';
-    out += at + 2 < bytes.size() ? kAlphabet[word & 63] : '=';
-  }
-  return out;
-}
-
 }  // namespace loralei

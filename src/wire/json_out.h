@@ -48,6 +48,5 @@ class JsonOut {
 
 // Appends `text` with JSON escapes, without quotes.
 void append_json_escaped(std::string& out, std::string_view text);
-std::string base64_encode(std::string_view bytes);
 
 }  // namespace loralei

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/base64.h"
 #include "wire/response_parts.h"
 
 namespace loralei {

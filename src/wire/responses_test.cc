@@ -72,14 +72,6 @@ TEST(JsonOut, EscapesAndReplaces) {
   EXPECT_EQ(numbers.text(), "[0.1,0.1,null,null,-5,true]");
 }
 
-TEST(JsonOut, Base64) {
-  EXPECT_EQ(base64_encode(""), "");
-  EXPECT_EQ(base64_encode("f"), "Zg==");
-  EXPECT_EQ(base64_encode("fo"), "Zm8=");
-  EXPECT_EQ(base64_encode("foobar"), "Zm9vYmFy");
-  EXPECT_EQ(base64_encode("\xff\xfe\xfd"), "//79");
-}
-
 TEST(Chat, ResponseHasOpenAiShape) {
   AnswerChoice text{0, "hello", "", {}, FinishReason::kStop, {}};
   AnswerChoice call{1, "", "", {{"call_1", "f", R"({"a":1})"}}, FinishReason::kToolCalls, {}};

@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -21,6 +22,7 @@ ADAPTERS = sorted(path for path in (ROOT / "demo/adapters").iterdir() if path.is
 KILLS = int(os.environ.get("REGISTRY_KILLS", "24"))
 STEPS = 20  # of a training that publishes each
 STREAM_TOKENS = 120
+ETCD = ROOT / "build/clients/of/etcd/usr/bin/etcd"
 
 
 class Registry(unittest.TestCase):
@@ -275,6 +277,74 @@ class Registry(unittest.TestCase):
                 return
             known[name] = [wanted]
             self.answered += 1
+
+
+@unittest.skipUnless(ETCD.exists(), "etcd could not be fetched: run apt-get update and tools/test_clients.sh")
+class RegistryInEtcd(unittest.TestCase):
+    """The same for several servers, with a real etcd."""
+    start, stop, load, loaded = Registry.start, Registry.stop, Registry.load, Registry.loaded
+
+    def setUp(self):
+        Registry.setUp(self)
+        self.ports = [self.free_port() for _ in range(2)]
+        self.file = f"etcd://127.0.0.1:{self.ports[0]}"
+        self.start_etcd()
+
+    def free_port(self):
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            return one.getsockname()[1]
+
+    def start_etcd(self):
+        client, peer = (f"http://127.0.0.1:{port}" for port in self.ports)
+        self.etcd = subprocess.Popen([str(ETCD), "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
+                                      "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+                                      "--logger", "zap", "--log-outputs", "/dev/null"])
+        self.addCleanup(self.end_etcd, self.etcd)
+
+    def end_etcd(self, process):
+        process.kill()
+        process.wait()
+
+    def until_loaded(self, server, name, path, **more):
+        """As often as etcd needs to be there."""
+        until = time.monotonic() + 60
+        while (answer := self.load(server, name, path, **more))[0] == 503 and time.monotonic() < until:
+            time.sleep(0.1)
+        self.assertEqual(answer[0], 200, answer)
+
+    def test_several_servers_and_etcd_away(self):
+        one, two = self.start(), self.start()
+        self.until_loaded(one, "mine", "one")
+        self.until_loaded(two, "theirs", "two")
+        ask = {"model": "mine", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0}
+        first = one.request("POST", "/v1/chat/completions", ask)[2]["choices"]
+        self.stop(two)
+        two = self.start()  # what the other loaded is served, too
+        self.assertEqual(self.loaded(two), {"mine": str(self.root / "one"), "theirs": str(self.root / "two")})
+        self.assertEqual(two.request("POST", "/v1/chat/completions", ask)[2]["choices"], first)
+        self.end_etcd(self.etcd)
+        status, _, body = self.load(one, "more", "two")
+        self.assertEqual(status, 503, body)
+        self.assertIn("could not be kept", str(body))
+        self.assertEqual(one.request("POST", "/v1/unload_lora_adapter", {"lora_name": "mine"})[0], 503)
+        self.assertEqual(one.request("POST", "/v1/chat/completions", ask)[2]["choices"], first)
+        refused = subprocess.run([str(BINARY), "serve", str(ROOT / "demo/model"), "--port", "0", "--registry", self.file],
+                                 capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("does not answer", refused.stdout + refused.stderr)
+        self.start_etcd()
+        self.until_loaded(one, "more", "two")
+        one.process.kill()
+        one.process.wait(60)
+        self.stop(two)
+        one = self.start()
+        self.assertEqual(set(self.loaded(one)), {"mine", "theirs", "more"})
+        self.assertEqual(one.request("POST", "/v1/unload_lora_adapter", {"lora_name": "mine"})[0], 200)
+        self.stop(one)
+        two = self.start()
+        self.assertEqual(set(self.loaded(two)), {"theirs", "more"})
+        self.stop(two)
 
 
 if __name__ == "__main__":
