@@ -98,7 +98,7 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   FixedBytes fixed;
   fixed.kv_dtype = options.engine.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
   fixed.limits = step_limits(options.engine, config);
-  fixed.scratch = Model::scratch_bytes(config, ops, fixed.limits, threads);
+  fixed.scratch = scratch_bytes_of_ranks(config, ops, fixed.limits, threads, options.tensor_parallel);
   fixed.outputs = StepOutputs::bytes(fixed.limits, config.hidden, config.vocab);
   if (options.engine.kv_sharing != KvSharing::kExact && !options.device) {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
@@ -166,6 +166,7 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   const int threads = threads_of(options);
   const WeightOptions weight_options = weight_options_of(options, threads);
   const int64_t budget = budget_of(options);
+  TRY(check_ranks(options, file, weight_options));
   const FixedBytes fixed = fixed_bytes(options, file.config, *ops, threads, budget);
   TRY_ASSIGN(std::vector<PlannedMatrix> planned, WeightStore::planned(file, weight_options));
   for (const std::string& path : packed_paths(file, weight_options, options.cache_dir)) {
@@ -174,9 +175,11 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
     for (size_t i = 0; i < planned.size(); ++i) planned[i].stored_tile_bytes = shrunk_tile_bytes(packed->matrices[i]);
     break;
   }
-  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(file, weight_options));
+  const int ranks = options.tensor_parallel;
+  TRY_ASSIGN(const int64_t weight_bytes, weight_bytes_of_ranks(file, weight_options, ranks));
   StreamForecast forecast;
   const bool resident = fits_resident(weight_bytes, fixed, options.engine, budget);
+  if (!resident && ranks > 1) return parts_are_not_streamed(file, weight_bytes, ranks, budget);
   const StreamShares shares = stream_shares(options.engine, fixed, budget);
   TRY_ASSIGN(const ResidencyPlan plan,
              plan_residency(planned, resident ? weight_bytes : shares.weights, options.residency));
@@ -192,6 +195,7 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
                      format_bytes(fixed.requests) + ", process " + format_bytes(fixed.other) + ", weights " +
                      format_bytes(shares.weights) + "\n";
   }
+  if (ranks > 1) forecast.text += "weights of " + std::to_string(ranks) + " ranks " + format_bytes(weight_bytes) + "\n";
   forecast.text += describe_residency(planned, plan);
   return forecast;
 }
@@ -234,10 +238,11 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
   TRY_ASSIGN(parts.file, open_base_model(options.model_path));
   TRY_ASSIGN(parts.ops, op_table_of(options));
   const int threads = threads_of(options);
-  parts.pool = std::make_unique<ThreadPool>(threads);
+  parts.pool = std::make_unique<ThreadPool>(threads_of_rank(threads, std::max(1, options.tensor_parallel)));
   int64_t budget = budget_of(options);
   parts.weight_options = weight_options_of(options, threads);
   parts.weight_options.progress = progress;
+  TRY(check_ranks(options, parts.file, parts.weight_options));
 
   for (const std::string& note : options.notes) log.log(LogLevel::kWarning, note);
 
@@ -316,6 +321,10 @@ void EngineHost::control_memory(EngineParts& engine, LogSink& log) {
       return unsupported("The memory budget cannot change while " + std::string(who) +
                          " computes; restart with another --memory-budget.");
     }
+    if (parts_->group != nullptr) {
+      return unsupported(
+          "The memory budget cannot change with --tensor-parallel; restart with another --memory-budget.");
+    }
     return not_the_callers(prepare_budget(bytes, idle_adapter_bytes, stop, log));
   };
   engine.memory.apply = [this, &log](int64_t bytes, const RoomMaker& room) {
@@ -346,9 +355,15 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   Parts& parts = *parts_;
   const ModelConfig& config = parts.file.config;
   const int64_t budget = parts.ledger->budget_bytes();
-  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
-  if (fits_resident(weight_bytes, fixed, engine.options, budget)) {
+  const int ranks = parts.options.tensor_parallel;
+  TRY_ASSIGN(const int64_t weight_bytes, weight_bytes_of_ranks(parts.file, parts.weight_options, ranks));
+  const bool resident = fits_resident(weight_bytes, fixed, engine.options, budget);
+  if (resident && ranks > 1) {
+    TRY(load_ranks());
+  } else if (resident) {
     TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
+  } else if (ranks > 1) {
+    return parts_are_not_streamed(parts.file, weight_bytes, ranks, budget);
   } else {
     const StreamShares shares = stream_shares(engine.options, fixed, budget);
     engine.options.kv_cache_bytes = shares.kv;
@@ -372,6 +387,7 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   parts.kv_blocks_max = kv_blocks_max(parts.plan, engine.options.max_sequences, kv_block);
   ModelLimits limits = fixed.limits;
   limits.max_model_len = parts.plan.max_model_len;
+  if (ranks > 1) return start_ranks(limits, engine);
   TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
   engine.executor = make_host_executor(*parts.model, limits, *parts.ledger, [this, &log] { return mend_packed(log); });
   parts.computed_by = parts.ops->name;
@@ -388,11 +404,17 @@ const WeightOptions& EngineHost::weight_options() const { return parts_->weight_
 const Ledger& EngineHost::ledger() const { return *parts_->ledger; }
 const Ledger* EngineHost::device_ledger() const { return parts_->device_ledger.get(); }
 
+std::string EngineHost::threads_text() const {
+  const std::string each = std::to_string(threads()) + (threads() == 1 && parts_->group ? " thread" : " threads");
+  if (parts_->group == nullptr) return each;
+  return std::to_string(parts_->group->size()) + " ranks of " + each + " each";
+}
+
 std::string EngineHost::banner() const {
   const ModelConfig& config = parts_->file.config;
   std::string text = config.architecture + ", " + std::to_string(config.layers) + " layers, hidden " +
                      std::to_string(config.hidden) + ", vocabulary " + std::to_string(config.vocab) + "; " +
-                     std::to_string(threads()) + " threads, kernels " + parts_->computed_by + "\n";
+                     threads_text() + ", kernels " + parts_->computed_by + "\n";
   text += "memory, of " + format_bytes(parts_->ledger->budget_bytes()) + ":\n" + parts_->ledger->describe();
   if (const Ledger* const device = device_ledger(); device != nullptr) {
     text += "memory of " + parts_->device_budget.device + ", of " + format_bytes(device->budget_bytes()) + ":\n" +

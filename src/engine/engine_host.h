@@ -41,6 +41,9 @@ struct EngineHostOptions {
   Activations activations = Activations::kAuto;
   std::string isa;  // "" = the best this machine has; ref, avx2, avx512_vnni ...
   int threads = 0;  // 0: the cores this process may use
+  // Ranks that compute the model together, each a thread with its share of `threads` and
+  // its part of the weights.
+  int tensor_parallel = 1;
   // Where the weights do not fit the budget: what is locked, and where the packed file
   // may lie if not beside the model.
   ResidencyOptions residency;
@@ -77,6 +80,7 @@ struct PackedFile;
 struct WeightOptions;
 struct EngineParts;
 struct RoomMaker;
+struct ModelLimits;
 class Ledger;
 
 // What start() would do with the model under the budget, without doing it. A packed file
@@ -114,6 +118,8 @@ class EngineHost {
   EngineHost();
   Status prepare(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress, EngineParts& engine);
   Status use_cores(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
+  Status load_ranks();
+  Status start_ranks(const ModelLimits& limits, EngineParts& engine);
   Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Status check_device_room(const FixedBytes& fixed) const;
   void control_memory(EngineParts& engine, LogSink& log);
@@ -122,6 +128,7 @@ class EngineHost {
   void use_found_steps(EngineParts& engine, LogSink& log);
   void plan_lending(EngineParts& engine, LogSink& log);
   std::string describe_kv_sharing() const;
+  std::string threads_text() const;
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
   StreamingOptions streaming(int64_t weight_bytes) const;
   RunningMemory running_memory(int64_t idle_adapter_bytes) const;

@@ -9,10 +9,11 @@
 namespace loralei::test {
 
 Result<std::unique_ptr<RankedModel>> RankedModel::open(const ModelHarness& harness, const HarnessOptions& options,
-                                                       int ranks) {
+                                                       int ranks, const ThreadGroupOptions& group,
+                                                       const StandIn& stand_in) {
   std::unique_ptr<RankedModel> made(new RankedModel());
   made->harness_ = &harness;
-  made->group_ = std::make_unique<ThreadGroup>(ranks);
+  made->group_ = std::make_unique<ThreadGroup>(ranks, group);
   WeightOptions weights;
   weights.quantise = options.quantise;
   weights.quantised_layout = options.quantised_layout;
@@ -24,8 +25,9 @@ Result<std::unique_ptr<RankedModel>> RankedModel::open(const ModelHarness& harne
     weights.shard = {rank, ranks};
     one.pool = std::make_unique<ThreadPool>(options.threads);
     TRY_ASSIGN(one.weights, WeightStore::load(harness.file(), made->ledger_, weights));
-    TRY_ASSIGN(one.model,
-               Model::create(config, *one.weights, *ops, *one.pool, limits_of(options), &made->group_->rank(rank)));
+    Collective& of_group = made->group_->rank(rank);
+    Collective* const used = stand_in ? stand_in(rank, of_group) : &of_group;
+    TRY_ASSIGN(one.model, Model::create(config, *one.weights, *ops, *one.pool, limits_of(options), used));
   }
   return made;
 }

@@ -4,6 +4,7 @@
 // One thread; the harness outlives it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,10 +21,14 @@ class RankedModel {
  public:
   // As the harness was opened; a table of its own, if any, by `options`. An error where
   // the model does not divide.
+  // `stand_in`: the Collective that a rank computes with instead of the group's.
+  using StandIn = std::function<Collective*(int rank, Collective& of_group)>;
   static Result<std::unique_ptr<RankedModel>> open(const ModelHarness& harness, const HarnessOptions& options,
-                                                   int ranks);
+                                                   int ranks, const ThreadGroupOptions& group = {},
+                                                   const StandIn& stand_in = {});
   Status forward(const ModelBatch& batch);
   ThreadGroup& group() { return *group_; }
+  Model& model(int rank) { return *ranks_[static_cast<size_t>(rank)].model; }
 
  private:
   struct Rank {
