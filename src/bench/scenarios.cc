@@ -13,11 +13,12 @@ namespace {
 constexpr double kNs = 1e-9;
 
 // What of the steps between two looks went neither into products nor attention nor LoRA
-// nor waiting for the disk.
+// nor waiting for the disk or other ranks.
 double rest_share(const EngineStats& before, const EngineStats& after) {
   const double step_s = after.step_s - before.step_s;
   const double large_s = (after.products_s - before.products_s) + (after.attention_s - before.attention_s) +
-                         (after.lora_s - before.lora_s) + (after.disk_s - before.disk_s);
+                         (after.lora_s - before.lora_s) + (after.disk_s - before.disk_s) +
+                         (after.collective_s - before.collective_s);
   return step_s > 0 ? (step_s - large_s) / step_s : 0;
 }
 

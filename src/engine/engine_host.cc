@@ -98,7 +98,7 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   FixedBytes fixed;
   fixed.kv_dtype = options.engine.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
   fixed.limits = step_limits(options.engine, config);
-  fixed.scratch = scratch_bytes_of_ranks(config, ops, fixed.limits, threads, options.tensor_parallel);
+  fixed.scratch = scratch_bytes_of_ranks(options, config, ops, fixed.limits, threads);
   fixed.outputs = StepOutputs::bytes(fixed.limits, config.hidden, config.vocab);
   if (options.engine.kv_sharing != KvSharing::kExact && !options.device) {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
@@ -113,7 +113,8 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   }
   fixed.other = process_bytes() + kOtherReserve;
   fixed.requests = request_reserve(options, budget);
-  fixed.kv_block = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype});
+  fixed.kv_block =
+      kv_block_bytes({config.layers, config_of_cache(options, config).kv_heads, config.head_dim, fixed.kv_dtype});
   return fixed;
 }
 
@@ -139,6 +140,8 @@ int32_t kv_blocks_max(const MemoryPlan& plan, int32_t max_sequences, int64_t blo
   return static_cast<int32_t>(std::max<int64_t>(plan.kv_blocks, std::min(wanted, most)));
 }
 
+}  // namespace
+
 WeightOptions weight_options_of(const EngineHostOptions& options, int threads) {
   WeightOptions weights;
   weights.quantise = options.quantise;
@@ -155,10 +158,9 @@ int threads_of(const EngineHostOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, usable_cpus());
 }
 int64_t budget_of(const EngineHostOptions& options) {
-  return options.engine.memory_budget_bytes > 0 ? options.engine.memory_budget_bytes : available_memory_bytes();
+  if (options.engine.memory_budget_bytes > 0) return options.engine.memory_budget_bytes;
+  return available_memory_bytes() / (options.processes == nullptr ? 1 : options.processes->ranks_here());
 }
-
-}  // namespace
 
 Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   TRY_ASSIGN(const BaseModelFile file, open_base_model(options.model_path));
@@ -176,10 +178,10 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
     break;
   }
   const int ranks = options.tensor_parallel;
-  TRY_ASSIGN(const int64_t weight_bytes, weight_bytes_of_ranks(file, weight_options, ranks));
+  TRY_ASSIGN(const int64_t weight_bytes, weight_bytes_of_ranks(options, file, weight_options));
   StreamForecast forecast;
   const bool resident = fits_resident(weight_bytes, fixed, options.engine, budget);
-  if (!resident && ranks > 1) return parts_are_not_streamed(file, weight_bytes, ranks, budget);
+  if (!resident && ranks > 1) return parts_are_not_streamed(options, file, weight_bytes, budget);
   const StreamShares shares = stream_shares(options.engine, fixed, budget);
   TRY_ASSIGN(const ResidencyPlan plan,
              plan_residency(planned, resident ? weight_bytes : shares.weights, options.residency));
@@ -238,7 +240,7 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
   TRY_ASSIGN(parts.file, open_base_model(options.model_path));
   TRY_ASSIGN(parts.ops, op_table_of(options));
   const int threads = threads_of(options);
-  parts.pool = std::make_unique<ThreadPool>(threads_of_rank(threads, std::max(1, options.tensor_parallel)));
+  parts.pool = std::make_unique<ThreadPool>(threads_of_rank(options));
   int64_t budget = budget_of(options);
   parts.weight_options = weight_options_of(options, threads);
   parts.weight_options.progress = progress;
@@ -275,7 +277,7 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
   parts.weight_options.progress = {};  // the caller's, for the time of starting
   engine.options.max_model_len = parts.plan.max_model_len;
   engine.options.memory_budget_bytes = budget;
-  engine.config = config;
+  engine.config = config_of_cache(options, config);
   engine.eos = config.eos;
   engine.adapters = adapter_source(config, *parts.weights, options);
   engine.ledger = parts.ledger.get();
@@ -321,7 +323,7 @@ void EngineHost::control_memory(EngineParts& engine, LogSink& log) {
       return unsupported("The memory budget cannot change while " + std::string(who) +
                          " computes; restart with another --memory-budget.");
     }
-    if (parts_->group != nullptr) {
+    if (parts_->options.tensor_parallel > 1) {
       return unsupported(
           "The memory budget cannot change with --tensor-parallel; restart with another --memory-budget.");
     }
@@ -356,14 +358,14 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   const ModelConfig& config = parts.file.config;
   const int64_t budget = parts.ledger->budget_bytes();
   const int ranks = parts.options.tensor_parallel;
-  TRY_ASSIGN(const int64_t weight_bytes, weight_bytes_of_ranks(parts.file, parts.weight_options, ranks));
+  TRY_ASSIGN(const int64_t weight_bytes, weight_bytes_of_ranks(parts.options, parts.file, parts.weight_options));
   const bool resident = fits_resident(weight_bytes, fixed, engine.options, budget);
   if (resident && ranks > 1) {
     TRY(load_ranks());
   } else if (resident) {
     TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
   } else if (ranks > 1) {
-    return parts_are_not_streamed(parts.file, weight_bytes, ranks, budget);
+    return parts_are_not_streamed(parts.options, parts.file, weight_bytes, budget);
   } else {
     const StreamShares shares = stream_shares(engine.options, fixed, budget);
     engine.options.kv_cache_bytes = shares.kv;
@@ -377,8 +379,8 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
                      format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
   }
   parts.scratch = std::move(*scratch);
-  const int64_t kv_block =
-      kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype, parts.streams});
+  const int64_t kv_block = kv_block_bytes(
+      {config.layers, config_of_cache(parts.options, config).kv_heads, config.head_dim, fixed.kv_dtype, parts.streams});
   MemoryRequest request = memory_request(engine.options, config, kv_block);
   request.left_bytes = budget - parts.ledger->used_bytes() - fixed.outputs;
   TRY_ASSIGN(parts.plan, plan_memory(request));
@@ -405,9 +407,9 @@ const Ledger& EngineHost::ledger() const { return *parts_->ledger; }
 const Ledger* EngineHost::device_ledger() const { return parts_->device_ledger.get(); }
 
 std::string EngineHost::threads_text() const {
-  const std::string each = std::to_string(threads()) + (threads() == 1 && parts_->group ? " thread" : " threads");
-  if (parts_->group == nullptr) return each;
-  return std::to_string(parts_->group->size()) + " ranks of " + each + " each";
+  const int ranks = parts_->options.tensor_parallel;
+  const std::string each = std::to_string(threads()) + (threads() == 1 && ranks > 1 ? " thread" : " threads");
+  return ranks == 1 ? each : std::to_string(ranks) + " ranks of " + each + " each";
 }
 
 std::string EngineHost::banner() const {

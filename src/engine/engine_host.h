@@ -21,6 +21,7 @@
 #include "engine/budget_plan.h"
 #include "engine/device_backend.h"
 #include "formats/base_model.h"
+#include "parallel/process_group.h"
 #include "sys/block_reader.h"
 #include "sys/file.h"
 #include "weights/residency.h"
@@ -44,6 +45,9 @@ struct EngineHostOptions {
   // Ranks that compute the model together, each a thread with its share of `threads` and
   // its part of the weights.
   int tensor_parallel = 1;
+  // Where the ranks are processes (parallel/process_group.h), this one's group; null:
+  // they are threads. Borrowed.
+  ProcessGroup* processes = nullptr;
   // Where the weights do not fit the budget: what is locked, and where the packed file
   // may lie if not beside the model.
   ResidencyOptions residency;
@@ -93,6 +97,11 @@ struct StreamForecast {
 };
 Result<StreamForecast> forecast_streaming(const EngineHostOptions& options);
 
+// A rank other than 0 of options.processes: reads its part of the model and computes as
+// rank 0's engine tells it to, until that stops (ok) or the group ends. A rank that
+// cannot go on answers why.
+Status run_rank(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress);
+
 class EngineHost {
  public:
   static Result<std::unique_ptr<EngineHost>> start(const EngineHostOptions& options, LogSink& log,
@@ -119,6 +128,7 @@ class EngineHost {
   Status prepare(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress, EngineParts& engine);
   Status use_cores(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Status load_ranks();
+  Status join_fingerprints();
   Status start_ranks(const ModelLimits& limits, EngineParts& engine);
   Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Status check_device_room(const FixedBytes& fixed) const;

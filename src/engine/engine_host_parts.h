@@ -92,12 +92,21 @@ struct StreamShares {
 // Several ranks (engine_host_ranks.cc).
 // Whether the options go together with them, and the model can be cut.
 Status check_ranks(const EngineHostOptions& options, const BaseModelFile& model, const WeightOptions& weights);
-int threads_of_rank(int threads, int ranks);
-// Of all ranks in this process.
-Result<int64_t> weight_bytes_of_ranks(const BaseModelFile& model, WeightOptions options, int ranks);
-int64_t scratch_bytes_of_ranks(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads,
-                               int ranks);
-Error parts_are_not_streamed(const BaseModelFile& model, int64_t weight_bytes, int ranks, int64_t budget);
+int threads_of_rank(const EngineHostOptions& options);
+// Of the ranks in this process.
+Result<int64_t> weight_bytes_of_ranks(const EngineHostOptions& options, const BaseModelFile& model,
+                                      WeightOptions weights);
+int64_t scratch_bytes_of_ranks(const EngineHostOptions& options, const ModelConfig& config, const OpTable& ops,
+                               const ModelLimits& limits, int threads);
+// What of the model this process's KV cache is for: all, or its rank's heads.
+ModelConfig config_of_cache(const EngineHostOptions& options, const ModelConfig& config);
+Error parts_are_not_streamed(const EngineHostOptions& options, const BaseModelFile& model, int64_t weight_bytes,
+                             int64_t budget);
+// Of engine_host.cc.
+int threads_of(const EngineHostOptions& options);
+int64_t budget_of(const EngineHostOptions& options);
+WeightOptions weight_options_of(const EngineHostOptions& options, int threads);
+Result<const OpTable*> op_table_of(const EngineHostOptions& options);
 
 JointMemory joint_memory(const EngineOptions& options);
 

@@ -19,8 +19,10 @@ std::span<const std::byte> bytes_of(const Value& value) {
 
 class GroupExecutor final : public Executor {
  public:
-  GroupExecutor(Collective& group, Model& model, const ModelConfig& whole, const ModelLimits& limits, Ledger& ledger)
+  GroupExecutor(Collective& group, RankMemory memory, Model& model, const ModelConfig& whole, const ModelLimits& limits,
+                Ledger& ledger)
       : group_(group),
+        memory_(memory),
         model_(model),
         whole_(whole),
         limits_(limits),
@@ -33,14 +35,16 @@ class GroupExecutor final : public Executor {
 
   void use_kv(const KvView& kv, const KvStreams& streams) override {
     CHECK(streams.shape.dim == 0);
-    kv_ = kv_of_rank(kv, shard_);
-    tell(link_.send(RankCommand::kUseKv, bytes_of(kv)));
+    kv_ = memory_ == RankMemory::kShared ? kv_of_rank(kv, shard_) : kv;
+    if (memory_ == RankMemory::kShared) tell(link_.send(RankCommand::kUseKv, bytes_of(kv)));
   }
   void announce(const Adapter& adapter) override {
     const auto [at, fresh] = adapters_.try_emplace(adapter.version);
     if (!fresh) return;
     at->second = adapter_of_rank(adapter, shard_);
     step_.announce(at->second);
+    if (memory_ == RankMemory::kOwn)
+      return tell(link_.send_adapter(adapter, {whole_.layers, whole_.hidden, whole_.head_dim}));
     const Adapter* const whole = &adapter;  // is there until it is withdrawn
     tell(link_.send(RankCommand::kAnnounce, bytes_of(whole)));
   }
@@ -77,6 +81,7 @@ class GroupExecutor final : public Executor {
   }
 
   Collective& group_;
+  const RankMemory memory_;
   Model& model_;
   const ModelConfig whole_;
   const ModelLimits limits_;
@@ -89,9 +94,9 @@ class GroupExecutor final : public Executor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_group_executor(Collective& group, Model& model, const ModelConfig& whole,
-                                              const ModelLimits& limits, Ledger& ledger) {
-  return std::make_unique<GroupExecutor>(group, model, whole, limits, ledger);
+std::unique_ptr<Executor> make_group_executor(Collective& group, RankMemory memory, Model& model,
+                                              const ModelConfig& whole, const ModelLimits& limits, Ledger& ledger) {
+  return std::make_unique<GroupExecutor>(group, memory, model, whole, limits, ledger);
 }
 
 }  // namespace loralei

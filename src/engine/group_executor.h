@@ -15,8 +15,13 @@
 
 namespace loralei {
 
+// Whether ranks can read each other's memory. Threads share one KV cache by heads, and
+// one copy of each adapter. Processes have each a cache with the same blocks, set up
+// before, and are sent adapters.
+enum class RankMemory { kShared, kOwn };
+
 // `model`: rank 0's part, created with `limits` and `group`. `whole`: of all ranks.
-std::unique_ptr<Executor> make_group_executor(Collective& group, Model& model, const ModelConfig& whole,
-                                              const ModelLimits& limits, Ledger& ledger);
+std::unique_ptr<Executor> make_group_executor(Collective& group, RankMemory memory, Model& model,
+                                              const ModelConfig& whole, const ModelLimits& limits, Ledger& ledger);
 
 }  // namespace loralei

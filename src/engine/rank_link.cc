@@ -91,11 +91,28 @@ Status RankLink::send_step(const StepBatch& batch) {
   return send_bytes(RankCommand::kStep, all);
 }
 
+Status RankLink::send_adapter(const Adapter& adapter, const CopyShape& shape) {
+  const size_t all = adapter_message_bytes(adapter, shape);
+  std::byte* const to = room_for(all);
+  write_adapter_message(adapter, shape, {to, all});
+  const Status sent = send_bytes(RankCommand::kReceive, all);
+  shrink();
+  return sent;
+}
+
+// An adapter's bytes are not kept here as well.
+void RankLink::shrink() {
+  constexpr size_t kKeptWords = (size_t{1} << 20) / sizeof(uint64_t);
+  if (words_.size() <= kKeptWords) return;
+  words_.resize(kFrameBytes / sizeof(uint64_t));
+  words_.shrink_to_fit();
+}
+
 Result<RankLink::Received> RankLink::receive() {
   TRY(group_.broadcast(bytes().first(kFrameBytes)));
   FrameHead head;
   std::memcpy(&head, bytes().data(), sizeof head);
-  if (head.command > static_cast<uint32_t>(RankCommand::kStep) || head.payload_bytes > kPayloadMost)
+  if (head.command > static_cast<uint32_t>(RankCommand::kReceive) || head.payload_bytes > kPayloadMost)
     return not_a_step();
   const size_t all = sizeof head + head.payload_bytes;
   room_for(head.payload_bytes);

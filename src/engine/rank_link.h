@@ -17,12 +17,30 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/adapter_message.h"
 #include "engine/step_batch.h"
+#include "model/model.h"
 #include "parallel/collective.h"
 
 namespace loralei {
 
-enum class RankCommand : uint32_t { kStop, kUseKv, kAnnounce, kWithdraw, kStep };
+enum class RankCommand : uint32_t {
+  kStop,
+  kUseKv,     // a KvView that all ranks can read
+  kAnnounce,  // an Adapter's address, likewise
+  kWithdraw,
+  kStep,
+  // Between processes:
+  kSetUp,    // a RankSetUp, before all others
+  kReceive,  // an adapter (adapter_message.h)
+};
+
+// What rank 0 has planned for all.
+struct RankSetUp {
+  ModelLimits limits;
+  int32_t kv_blocks = 0;
+  DType kv_dtype = DType::kF16;
+};
 
 class RankLink {
  public:
@@ -33,6 +51,7 @@ class RankLink {
   // --- rank 0
   Status send(RankCommand command, std::span<const std::byte> payload = {});
   Status send_step(const StepBatch& batch);
+  Status send_adapter(const Adapter& adapter, const CopyShape& shape);
 
   // --- the others; as long as it takes
   struct Received {
@@ -42,6 +61,7 @@ class RankLink {
   Result<Received> receive();
   // Of a kStep: its spans lie in the payload. Choices stay at rank 0, as logits do.
   static Result<StepBatch> step_of(std::span<const std::byte> payload);
+  void shrink();  // gives back what a large payload took
 
  private:
   std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(words_)); }

@@ -39,7 +39,8 @@ Status RankThreads::start(const ModelConfig& config, const OpTable& ops, const M
     Collective& group = group_.rank(static_cast<int>(index) + 1);
     rank.pool = std::make_unique<ThreadPool>(threads);
     TRY_ASSIGN(rank.model, Model::create(config, *rank.weights, ops, *rank.pool, limits, &group));
-    rank.worker = std::make_unique<RankWorker>(group, *rank.model, limits, ledger);
+    rank.link = std::make_unique<RankLink>(group);
+    rank.worker = std::make_unique<RankWorker>(group, *rank.link, *rank.model, limits, ledger);
     TRY_ASSIGN(rank.thread, start_thread([worker = rank.worker.get()] { (void)worker->run().ok(); }));
   }
   return {};

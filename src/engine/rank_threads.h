@@ -40,6 +40,7 @@ class RankThreads {
     std::unique_ptr<WeightStore> weights;
     std::unique_ptr<ThreadPool> pool;
     std::unique_ptr<Model> model;
+    std::unique_ptr<RankLink> link;
     std::unique_ptr<RankWorker> worker;
     std::thread thread;
   };

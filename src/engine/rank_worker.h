@@ -20,8 +20,10 @@ namespace loralei {
 
 class RankWorker {
  public:
-  // `model` was created with `limits` and `group`.
-  RankWorker(Collective& group, Model& model, const ModelLimits& limits, Ledger& ledger);
+  // `model` was created with `limits` and `group`. `link`: what has received so far; as
+  // long as this. `kv`: of a rank that has a cache of its own.
+  RankWorker(Collective& group, RankLink& link, Model& model, const ModelLimits& limits, Ledger& ledger,
+             const KvView& kv = {});
 
   // Until rank 0 says so (ok), or the group has ended.
   Status run();
@@ -29,14 +31,18 @@ class RankWorker {
  private:
   Status obey(const RankLink::Received& received);
   Status compute(std::span<const std::byte> payload);
+  Status receive_adapter(std::span<const std::byte> payload);
+  void keep(Adapter part);
 
   Collective& group_;
   Model& model_;
   const Shard shard_;
-  RankLink link_;
+  RankLink& link_;
   ModelStep step_;
   KvView kv_;
+  Ledger& ledger_;
   std::unordered_map<AdapterVersionId, Adapter> adapters_;  // this rank's parts
+  std::unordered_map<AdapterVersionId, Grant> grants_;      // of those that it received
 };
 
 }  // namespace loralei

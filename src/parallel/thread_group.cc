@@ -146,6 +146,7 @@ class ThreadGroup::Rank final : public Collective {
 
   Status all_reduce_sum(std::span<float> values) override {
     const Timed timed(*this);
+    TRY(group_.health());  // what others still read of an earlier call stays as it is
     if (group_.size == 1) return {};
     give(reinterpret_cast<std::byte*>(values.data()), values.size());
     TRY(meet());
@@ -156,6 +157,7 @@ class ThreadGroup::Rank final : public Collective {
 
   Status broadcast(std::span<std::byte> bytes) override {
     ++totals_.calls;
+    TRY(group_.health());
     if (group_.size == 1) return {};
     give(bytes.data(), bytes.size());
     TRY(group_.meet(rank_, rank_ == 0 ? group_.options.late_ns : kForever));
@@ -168,6 +170,7 @@ class ThreadGroup::Rank final : public Collective {
 
   Status gather(std::span<const float> part, std::span<float> all) override {
     const Timed timed(*this);
+    TRY(group_.health());
     give(reinterpret_cast<std::byte*>(const_cast<float*>(part.data())), part.size());
     TRY(meet());
     if (rank_ == 0) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/thread_group.h"
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <thread>
 
-#include "parallel/collective_test_util.h"
+#include "parallel/collective_twin.h"
 #include "parallel/shard.h"
 
 namespace loralei {
@@ -29,7 +31,7 @@ TEST(ThreadGroup, RandomOperationsAgreeWithANaiveTwin) {
       on_all(group, [&](Collective& rank) {
         std::string& mine = wrong[static_cast<size_t>(rank.rank())];
         for (uint32_t operation = 0; operation < 200 && mine.empty(); ++operation) {
-          mine = test::run_one_operation(rank, seed, operation, 3000);
+          mine = run_one_operation(rank, seed, operation, 3000);
           if (!mine.empty()) rank.fail({ErrorCode::kInternal, mine});
         }
       });
@@ -40,8 +42,8 @@ TEST(ThreadGroup, RandomOperationsAgreeWithANaiveTwin) {
 
 // The twin's numbers can tell orders apart, else the test above would say less.
 TEST(ThreadGroup, TheOrderOfASumShows) {
-  const auto a = test::given_numbers(1, 0, 0, 3000), b = test::given_numbers(1, 0, 1, 3000);
-  const auto c = test::given_numbers(1, 0, 2, 3000);
+  const auto a = given_numbers(1, 0, 0, 3000), b = given_numbers(1, 0, 1, 3000);
+  const auto c = given_numbers(1, 0, 2, 3000);
   int differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ += (a[i] + b[i]) + c[i] != a[i] + (b[i] + c[i]) ? 1 : 0;
   EXPECT_GT(differ, 100);

@@ -63,10 +63,12 @@ class Group {
     ranked_ = std::move(*ranked);
     const ModelLimits limits = limits_of(options);
     Collective& group = ranked_->group().rank(1);
-    worker_ = std::make_unique<RankWorker>(group, ranked_->model(1), limits, ledger_);
+    link_ = std::make_unique<RankLink>(group);
+    worker_ = std::make_unique<RankWorker>(group, *link_, ranked_->model(1), limits, ledger_);
     thread_ = std::thread([this] { worker_end = worker_->run(); });
     texts = std::make_unique<EngineTexts>(*harness_, [&](Ledger& ledger) {
-      return make_group_executor(ranked_->group().rank(0), ranked_->model(0), harness_->config(), limits, ledger);
+      return make_group_executor(ranked_->group().rank(0), RankMemory::kShared, ranked_->model(0), harness_->config(),
+                                 limits, ledger);
     });
   }
   ~Group() { end(); }
@@ -85,6 +87,7 @@ class Group {
   std::unique_ptr<ModelHarness> harness_;
   std::unique_ptr<Faulty> faulty_;
   std::unique_ptr<RankedModel> ranked_;
+  std::unique_ptr<RankLink> link_;
   std::unique_ptr<RankWorker> worker_;
   std::thread thread_;
 };

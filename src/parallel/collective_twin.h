@@ -4,8 +4,6 @@
 // what another did.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <string>
 #include <vector>
@@ -13,7 +11,7 @@
 #include "base/prng.h"
 #include "parallel/collective.h"
 
-namespace loralei::test {
+namespace loralei {
 
 // What a rank gives to an operation: numbers whose sum depends on its order.
 inline std::vector<float> given_numbers(uint64_t seed, uint32_t operation, int rank, size_t count) {
@@ -65,4 +63,4 @@ inline std::string run_one_operation(Collective& group, uint64_t seed, uint32_t 
   return status.ok() ? "" : what + ": " + status.error().message;
 }
 
-}  // namespace loralei::test
+}  // namespace loralei
