@@ -88,13 +88,10 @@ class TensorParallelTest(unittest.TestCase):
         self.assertEqual(answer.status, 200)
         self.assertTrue(answer.readline().startswith(b"data: "))
         os.kill(server.ranks()[1], signal.SIGKILL)
-        begin, rest = time.monotonic(), b""
-        try:
-            rest = answer.read()
-        except (http.client.IncompleteRead, ConnectionError) as error:
-            rest = getattr(error, "partial", b"")
+        begin = time.monotonic()
+        rest = answer.read()
         self.assertLess(time.monotonic() - begin, 20, "it hangs")
-        self.assertNotIn(b"[DONE]", rest.split(b"error")[0], "the answer looks complete")
+        self.assertIn(b"has ended, and the tensor-parallel group with it", rest)
         server.process.wait(timeout=60)
         self.assertNotEqual(server.process.returncode, 0)
         server.reader.join(timeout=10)
