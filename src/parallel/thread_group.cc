@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kSpins = 512;                  // a few microseconds
 constexpr int64_t kYieldNs = 100'000;        // then the core is for whoever wants it
+constexpr size_t kWholeFloats = 16384;       // sums of so few are made by everybody
 constexpr int64_t kForever = INT64_MAX;      // of a wait
 constexpr int64_t kSleepNs = 1'000'000'000;  // looks again so often, however long it waits
 
@@ -45,6 +46,8 @@ struct ThreadGroup::State {
   };
   std::vector<Given> given;
 
+  std::vector<float> slots;  // [2, size, kWholeFloats], of sum_whole
+
   std::atomic<int> arrived{0};
   std::atomic<uint32_t> phase{0};
   std::atomic<int> sleepers{0};
@@ -55,7 +58,9 @@ struct ThreadGroup::State {
   std::vector<std::atomic<bool>> here;  // whether a rank is in the wait of this phase; for the sentence alone
 
   explicit State(int ranks_count)
-      : size(ranks_count), given(static_cast<size_t>(size)), here(static_cast<size_t>(size)) {}
+      : size(ranks_count), given(static_cast<size_t>(size)), here(static_cast<size_t>(size)) {
+    if (size > 1) slots.resize(2 * given.size() * kWholeFloats);
+  }
 
   void fail(Error why) {
     const std::lock_guard lock(mutex);
@@ -148,6 +153,7 @@ class ThreadGroup::Rank final : public Collective {
     const Timed timed(*this);
     TRY(group_.health());  // what others still read of an earlier call stays as it is
     if (group_.size == 1) return {};
+    if (values.size() <= kWholeFloats) return sum_whole(values);
     give(reinterpret_cast<std::byte*>(values.data()), values.size());
     TRY(meet());
     sum_part(values.size());
@@ -201,11 +207,31 @@ class ThreadGroup::Rank final : public Collective {
     return static_cast<int64_t>(bytes) * (group_.size - 1) / group_.size * 2;  // parts to add, and sums of others
   }
   void sum_part(size_t count);
+  Status sum_whole(std::span<float> values);
 
   State& group_;
   const int rank_;
+  size_t turn_ = 0;  // of sum_whole: which half of the slots
   CollectiveTotals totals_;
 };
+
+// Everybody adds up all of it, from copies, so that ranks meet once. A copy is written
+// over two turns later: all have met in between, and so have read it.
+Status ThreadGroup::Rank::sum_whole(std::span<float> values) {
+  turn_ ^= 1;
+  const auto slot = [&](int rank) {
+    return group_.slots.data() + (turn_ * group_.given.size() + static_cast<size_t>(rank)) * kWholeFloats;
+  };
+  std::memcpy(slot(rank_), values.data(), values.size_bytes());
+  TRY(meet());
+  std::memcpy(values.data(), slot(0), values.size_bytes());
+  for (int rank = 1; rank < group_.size; ++rank) {
+    const float* const more = slot(rank);
+    for (size_t i = 0; i < values.size(); ++i) values[i] += more[i];
+  }
+  totals_.bytes += static_cast<int64_t>(values.size_bytes()) * (group_.size - 1);
+  return {};
+}
 
 // This rank's part of all that is to be added, in the order of the ranks, to everybody.
 void ThreadGroup::Rank::sum_part(size_t count) {

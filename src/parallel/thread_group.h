@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ThreadGroup: a Collective whose ranks are threads of this process. They work on each
-// other's memory in place: of a sum, each rank adds up a part and writes it to all.
+// ThreadGroup: a Collective whose ranks are threads of this process. Short sums each rank
+// adds up for itself, so that all meet once. With long ones they work on each other's
+// memory in place: each adds up a part and writes it to all.
 //
 // Thread: rank r's Collective by r's thread; fail() by any.
 // Ownership: owns the ranks' Collectives. What a rank gives to a call is touched by the
