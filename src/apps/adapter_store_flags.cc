@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/adapter_store_flags.h"
 
+#include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "apps/key_flags.h"
@@ -28,13 +30,47 @@ void add_adapter_store_options(CLI::App& command, AdapterStoreFlags& flags, cons
       ->group(group);
 }
 
+// Members of the fleet as etcd tells of them. One of them may be this server, which says
+// that it has nothing of what it asks for.
+class FleetPeers {
+ public:
+  Status start(const MembershipOptions& options, LogSink& log) {
+    MemberListeners listeners;
+    listeners.joined = [this](const FleetMember& member) {
+      const std::lock_guard lock(mutex_);
+      peers_.push_back(member.address);
+    };
+    listeners.left = [this](const FleetMember& member) {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = std::find(peers_.begin(), peers_.end(), member.address); found != peers_.end())
+        peers_.erase(found);
+    };
+    TRY_ASSIGN(watch_, MemberWatch::start(options, std::move(listeners), log));
+    return {};
+  }
+  std::vector<UpstreamAddress> peers() const {
+    const std::lock_guard lock(mutex_);
+    return peers_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<UpstreamAddress> peers_;
+  std::unique_ptr<MemberWatch> watch_;  // last: it tells of the others
+};
+
+OpenAdapterStore::OpenAdapterStore() = default;
+OpenAdapterStore::~OpenAdapterStore() = default;
+OpenAdapterStore::OpenAdapterStore(OpenAdapterStore&&) noexcept = default;
+
 const FileSystem& OpenAdapterStore::adapter_files(const FileSystem& here) {
   if (!peers) return here;
   files = std::make_unique<PeerFiles>(here, *store, *peers);
   return *files;
 }
 
-Result<OpenAdapterStore> open_adapter_store(const AdapterStoreFlags& flags, const std::string& key, LogSink& log) {
+Result<OpenAdapterStore> open_adapter_store(const AdapterStoreFlags& flags, const FleetFlags& fleet,
+                                            const std::string& key, LogSink& log) {
   OpenAdapterStore open;
   if (flags.folder.empty()) {
     for (const auto& [flag, given] :
@@ -54,9 +90,21 @@ Result<OpenAdapterStore> open_adapter_store(const AdapterStoreFlags& flags, cons
   auto store = AdapterStore::open(options);
   if (!store.ok()) return std::move(store).error().with_context("--adapter-store");
   open.store = std::move(*store);
-  if (peers.empty()) return open;
-  open.peers = std::make_unique<AdapterPeers>(*open.store,
-                                              AdapterPeersOptions{.peers = [peers] { return peers; }, .key = key}, log);
+  TRY_ASSIGN(const MembershipOptions members, membership_options(fleet));
+  if (!members.etcd.empty()) {
+    open.members = std::make_unique<FleetPeers>();
+    TRY(open.members->start(members, log));
+  }
+  if (peers.empty() && !open.members) return open;
+  const auto all = [peers, found = open.members.get()] {
+    std::vector<UpstreamAddress> known = peers;
+    if (found == nullptr) return known;
+    for (const UpstreamAddress& peer : found->peers()) {
+      if (std::find(known.begin(), known.end(), peer) == known.end()) known.push_back(peer);
+    }
+    return known;
+  };
+  open.peers = std::make_unique<AdapterPeers>(*open.store, AdapterPeersOptions{.peers = all, .key = key}, log);
   return open;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --adapter-store DIR and what goes with it: the folder that keeps adapters by their
-// content, and the servers that are asked for those that it lacks.
+// content, and the servers that are asked for those that it lacks: those that are named,
+// and with --etcd the members of the fleet.
 //
 // Thread: one, at start and end. Ownership: owns store and peers, which outlive whatever
 // is given their files. Failure: a sentence with the flag.
@@ -12,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/fleet_flags.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "serve/options.h"
@@ -26,7 +28,14 @@ struct AdapterStoreFlags {
 };
 void add_adapter_store_options(CLI::App& command, AdapterStoreFlags& flags, const std::string& group);
 
+class FleetPeers;
+
 struct OpenAdapterStore {
+  OpenAdapterStore();
+  ~OpenAdapterStore();
+  OpenAdapterStore(OpenAdapterStore&&) noexcept;
+
+  std::unique_ptr<FleetPeers> members;  // null: without --etcd
   std::unique_ptr<AdapterStore> store;  // null: there is none
   std::unique_ptr<AdapterPeers> peers;  // null: none are asked
   std::unique_ptr<PeerFiles> files;     // of adapters, with peers
@@ -40,6 +49,7 @@ struct OpenAdapterStore {
   const FileSystem& adapter_files(const FileSystem& here);
 };
 // `key`: what peers are asked with.
-Result<OpenAdapterStore> open_adapter_store(const AdapterStoreFlags& flags, const std::string& key, LogSink& log);
+Result<OpenAdapterStore> open_adapter_store(const AdapterStoreFlags& flags, const FleetFlags& fleet,
+                                            const std::string& key, LogSink& log);
 
 }  // namespace loralei

@@ -154,6 +154,8 @@ const Names& other_names() {
       {"--model-path", "--model"},
       {"--no-cache-prompt", "--no-prefix-cache"},
       {"--preloaded-adapter-ids", "--lora-modules"},
+      {"--tensor-parallel-size", "--tensor-parallel"},
+      {"--tp-size", "--tensor-parallel"},
   };
   return names;
 }

@@ -91,7 +91,7 @@ TEST(CommandWords, WhatOtherServersNeedAndThisOneNotIsTakenAndTold) {
                   "--mlock",
                   "--speculative-config",
                   "{}",
-                  "-tp",
+                  "-pp",
                   "1",
                   "--seed",
                   "0",
@@ -117,7 +117,7 @@ TEST(CommandWords, WhatCannotBeHadIsRefusedWithWhatToTypeInstead) {
   for (const auto& [words, part] : std::vector<std::pair<Words, std::string>>{
            {{"--lora-scaled", "a.gguf:0.5"}, "--adapter NAME=PATH"},
            {{"-ngl", "99"}, "--device cuda:N"},
-           {{"-tp", "2"}, "one machine"},
+           {{"-pp", "2"}, "one machine"},
            {{"-hf", "org/name"}, "hf download"},
            {{"--temp", "0.7"}, "generation_config.json"},
            {{"-n", "128"}, "max_tokens"},

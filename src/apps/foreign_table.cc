@@ -110,8 +110,7 @@ constexpr ForeignGroup kGroups[] = {
      "--attn-cp-size= --attn-dp-size= --data-parallel-size-local= --data-parallel-size= --dcp-size= "
      "--decode-context-parallel-size= --dp-size= --dp= --dwdp-size= --ep-size= --ep= "
      "--expert-parallel-size= --moe-data-parallel-size= --moe-dense-tp-size= --moe-dp-size= --nnodes= "
-     "--num-shard= --pipeline-parallel-size= --pp-size= --shared-experts-tp-size= --tensor-parallel-size= "
-     "--tp-size="},
+     "--num-shard= --pipeline-parallel-size= --pp-size= --shared-experts-tp-size="},
     {"false", "a model is computed by the cores of one machine or by one GPU (--device cuda:N)", "--sharded="},
     {kNone, "a model is computed by the cores of one machine or by one GPU (--device cuda:N)",
      "--data-parallel-external-lb --data-parallel-hybrid-lb --data-parallel-multi-port-external-lb "

@@ -35,6 +35,7 @@ namespace {
 struct InspectFlags {
   std::string path, base, memory_budget;
   std::string residency = "balanced";
+  int tensor_parallel = 1;
 };
 
 // Much of what is shown is what files say.
@@ -207,13 +208,14 @@ Status show_applied(const FileSystem& files, const std::string& path, const std:
 }
 
 // What streaming under this budget would look like on this machine.
-Status show_streaming(const std::string& path, const std::string& budget, const std::string& residency) {
+Status show_streaming(const InspectFlags& flags) {
   EngineHostOptions options;
-  options.model_path = path;
+  options.model_path = flags.path;
   options.cache_dir = default_cache_dir();
   options.process_bytes = resident_bytes;  // as for a server
-  TRY(parse_size("--memory-budget", budget, options.engine.memory_budget_bytes));
-  TRY_ASSIGN(options.residency.policy, parse_residency_policy(residency));
+  options.tensor_parallel = flags.tensor_parallel;
+  TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
+  TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
   TRY_ASSIGN(const StreamForecast forecast, forecast_streaming(options));
   std::printf("%s", forecast.text.c_str());
   const SteadyClock clock;
@@ -221,7 +223,7 @@ Status show_streaming(const std::string& path, const std::string& budget, const 
   TRY_ASSIGN(const double memory_gb_s, probe_read_gb_s(pool, clock, {}));
   double disk_s = 0;
   if (forecast.streamed_bytes > 0) {
-    TRY_ASSIGN(const BaseModelFile file, open_base_model(path));
+    TRY_ASSIGN(const BaseModelFile file, open_base_model(flags.path));
     TRY_ASSIGN(const double disk_gb_s, probe_round_gb_s(file.index.files.front(), 0));
     std::printf("disk %.2f GB/s, memory %.1f GB/s\n", disk_gb_s, memory_gb_s);
     disk_s = static_cast<double>(forecast.streamed_bytes) / (disk_gb_s * 1e9);
@@ -249,7 +251,7 @@ Status inspect(const InspectFlags& flags) {
   if (!flags.base.empty()) return show_applied(adapter_files, folder.value_or(flags.path), flags.base);
   if (folder) return show_peft_folder(adapter_files, *folder);
   if (gguf) return show_gguf_adapter(*gguf);
-  if (!flags.memory_budget.empty()) return show_streaming(flags.path, flags.memory_budget, flags.residency);
+  if (!flags.memory_budget.empty()) return show_streaming(flags);
   TRY_ASSIGN(const BaseModelFile file, open_base_model(flags.path));
   show_model(file);
   return {};
@@ -269,6 +271,9 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   command
       ->add_option("--residency", flags->residency, "policy: balanced, flex, layer-order, attn-first, ffn-first, none")
       ->capture_default_str()
+      ->needs(budget);
+  command->add_option("--tensor-parallel", flags->tensor_parallel, "with so many ranks")
+      ->check(CLI::Range(1, 64))
       ->needs(budget);
   command->callback([flags, &exit_code] {
     const Status status = inspect(*flags);

@@ -293,6 +293,19 @@ static void add_adapter_options(CLI::App& command, EngineFlags& flags, const std
       ->group(group);
 }
 
+static void add_core_options(CLI::App& command, EngineFlags& flags, const std::string& group) {
+  command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
+      ->check(CLI::Range(0, 1024))
+      ->group(group);
+  command
+      .add_option(
+          "--tensor-parallel", flags.host.tensor_parallel,
+          "ranks that compute the model together, each with its part of the weights and its share of --threads; "
+          "with 1 (default) the cores share every product instead")
+      ->check(CLI::Range(1, 64))
+      ->group(group);
+}
+
 void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model) {
   const std::string group = "Model and engine";
   CLI::Option* path =
@@ -335,9 +348,7 @@ void add_engine_options(CLI::App& command, EngineFlags& flags, ModelOption model
       .add_option("--dtype", flags.dtype,
                   "auto, or the format of the model's file (float16, bfloat16, float32): weights keep it")
       ->group(group);
-  command.add_option("-t,--threads", flags.host.threads, "worker threads (default: the cores of this process)")
-      ->check(CLI::Range(0, 1024))
-      ->group(group);
+  add_core_options(command, flags, group);
   add_step_options(command, flags, group);
   add_memory_options(command, flags, group);
   command

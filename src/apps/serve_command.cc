@@ -24,6 +24,7 @@
 #include "base/limits.h"
 #include "base/printable.h"
 #include "cost/step_log.h"
+#include "parallel/process_group.h"
 #include "serve/access.h"
 #include "serve/adapter_paths.h"
 #include "serve/api_server.h"
@@ -329,21 +330,16 @@ void drain(ApiServer& server, Membership& membership, int timeout_s, LogSink& lo
           clean ? "stopped" : "stopped; requests and answers that outlived --shutdown-timeout were cut off");
 }
 
-Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
-  keep_little_free_memory();
-  ConsoleLog log(ConsoleLog::of_server(flags.log_level, flags.log_format));
-  StopSignals signals(log);
+Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector<std::string>& ignored,
+                 StopSignals& signals, ConsoleLog& log) {
   for (const std::string& note : ignored) log.log(LogLevel::kInfo, note);
-  TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
   options.process_bytes = resident_bytes;
   TRY(finish_serve_options(flags));
   options.model_names = flags.serve.model_names;
   limit_connections(flags, options.engine, flags.serve, log);
   TRY_ASSIGN(const UpstreamAddress advertised, advertised_address(flags.fleet, flags.serve.http.host));
   TRY(HttpServer::bind(flags.serve.http, log));  // and let go again: whether the address can be had
-  TRY_ASSIGN(OpenAdapterStore store, open_adapter_store(flags.adapter_store, flags.serve.admin_key, log));
+  TRY_ASSIGN(OpenAdapterStore store, open_adapter_store(flags.adapter_store, flags.fleet, flags.serve.admin_key, log));
   flags.serve.adapter_store = store.use();
   const PosixFileSystem files;
   RootedFileSystem files_here(files, flags.serve.adapter_roots);
@@ -396,6 +392,31 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   wait_for_end(signals, *server, log);
   drain(*server, membership, flags.shutdown_timeout_s, log);
   return {};
+}
+
+// Whatever signals a rank gets, rank 0 tells it when to end, or the time is over.
+Status serve_rank(const ServeFlags& flags, const EngineHostOptions& options, StopSignals& signals, LogSink& log) {
+  signals.serving(int64_t{flags.shutdown_timeout_s} * 1000 + kEndMs);
+  return run_rank(options, log, {});
+}
+
+// Where mpirun has started several processes, rank 0 is the server.
+Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
+  keep_little_free_memory();
+  ConsoleLog log(ConsoleLog::of_server(flags.log_level, flags.log_format));
+  StopSignals signals(log);
+  TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
+  if (started_processes() == 1) return serve_one(flags, std::move(options), ignored, signals, log);
+  TRY_ASSIGN(const std::unique_ptr<ProcessGroup> processes, ProcessGroup::join());
+  options.processes = processes.get();
+  const bool serves = processes->collective().rank() == 0;
+  const Status ended =
+      serves ? serve_one(flags, options, ignored, signals, log) : serve_rank(flags, options, signals, log);
+  if (ended.ok()) return {};
+  print_error("serve", ended.error());
+  processes->end_process(1);
 }
 
 constexpr const char* kLogGroup = "API and logs";

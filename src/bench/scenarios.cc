@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "bench/generate.h"
 #include "bench/rig.h"
@@ -13,13 +14,31 @@ namespace {
 constexpr double kNs = 1e-9;
 
 // What of the steps between two looks went neither into products nor attention nor LoRA
-// nor waiting for the disk.
+// nor waiting for the disk or other ranks.
 double rest_share(const EngineStats& before, const EngineStats& after) {
   const double step_s = after.step_s - before.step_s;
   const double large_s = (after.products_s - before.products_s) + (after.attention_s - before.attention_s) +
-                         (after.lora_s - before.lora_s) + (after.disk_s - before.disk_s);
+                         (after.lora_s - before.lora_s) + (after.disk_s - before.disk_s) +
+                         (after.collective_s - before.collective_s);
   return step_s > 0 ? (step_s - large_s) / step_s : 0;
 }
+
+// Of the steps between two looks: the part that went into collectives with other ranks,
+// and what these sent for each row.
+struct Collectives {
+  std::vector<double> share, row_bytes;
+
+  void add(const EngineStats& before, const EngineStats& after) {
+    const double step_s = after.step_s - before.step_s;
+    const auto rows = static_cast<double>(after.rows - before.rows);
+    share.push_back(step_s > 0 ? (after.collective_s - before.collective_s) / step_s : 0);
+    row_bytes.push_back(rows > 0 ? static_cast<double>(after.collective_bytes - before.collective_bytes) / rows : 0);
+  }
+  void report_to(const std::string& prefix, BenchReport& report) const {
+    report.rows.push_back(summarise(prefix + ".collective_share", "ratio", share));
+    report.rows.push_back(summarise(prefix + ".collective_bytes", "B/row", row_bytes));
+  }
+};
 
 }  // namespace
 
@@ -41,9 +60,11 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
   const int prompt_tokens = options.context > 0 ? options.context : options.prompts.front();
   TRY(open_rig(options, prompt_tokens, log, rig));
   std::vector<std::vector<double>> rates(options.batches.size()), rests(options.batches.size());
+  std::vector<Collectives> collectives(options.batches.size());
   QuietRounds rounds(options.rounds, options.foreign_max);
   while (rounds.next()) {
     std::vector<double> rate, rest;
+    std::vector<std::pair<EngineStats, EngineStats>> looks;
     for (const int batch : options.batches) {
       BatchSpec spec = batch_spec(options, rig, batch);
       spec.prompt_tokens = prompt_tokens;
@@ -54,12 +75,14 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
       const EngineStats before = rig.host->engine().stats();
       TRY_ASSIGN(const BatchTimes times, rig.runner->run(spec));
       rate.push_back(times.decode_tok_s());
-      rest.push_back(rest_share(before, rig.host->engine().stats()));
+      looks.emplace_back(before, rig.host->engine().stats());
+      rest.push_back(rest_share(before, looks.back().second));
     }
     const bool counts = rounds.keep();
     for (size_t i = 0; counts && i < rate.size(); ++i) {
       rates[i].push_back(rate[i]);
       rests[i].push_back(rest[i]);
+      collectives[i].add(looks[i].first, looks[i].second);
     }
     TRY(measure_ceilings(rig));
   }
@@ -75,6 +98,7 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
     report.rows.push_back(row);
     if (!rig.device_rates)  // whose steps are not split
       report.rows.push_back(summarise(prefix + std::to_string(rows) + ".rest_share", "ratio", rests[i]));
+    if (options.host.tensor_parallel > 1) collectives[i].report_to(prefix + std::to_string(rows), report);
   }
   rounds.describe(report, first_row);
   return {};

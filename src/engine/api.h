@@ -248,8 +248,10 @@ struct EngineStats : MemoryShares {  // the host's
   // Of all steps: planning, computing, sampling; and what of it went into the
   // model's large parts.
   double step_s = 0, products_s = 0, attention_s = 0, lora_s = 0, disk_s = 0;
-  int64_t disk_read_bytes = 0;  // of streamed weights
-  int64_t streamed_bytes = 0;   // of weights in every pass; 0: everything is resident
+  double collective_s = 0;       // of it, with other ranks, waiting for them included
+  int64_t collective_bytes = 0;  // that these sent
+  int64_t disk_read_bytes = 0;   // of streamed weights
+  int64_t streamed_bytes = 0;    // of weights in every pass; 0: everything is resident
 };
 
 // What comes up: news in order, before everything else, so that who has a reply may look

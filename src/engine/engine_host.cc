@@ -98,7 +98,7 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   FixedBytes fixed;
   fixed.kv_dtype = options.engine.kv_dtype.value_or(config.dtype == DType::kF32 ? DType::kF32 : DType::kF16);
   fixed.limits = step_limits(options.engine, config);
-  fixed.scratch = Model::scratch_bytes(config, ops, fixed.limits, threads);
+  fixed.scratch = scratch_bytes_of_ranks(options, config, ops, fixed.limits, threads);
   fixed.outputs = StepOutputs::bytes(fixed.limits, config.hidden, config.vocab);
   if (options.engine.kv_sharing != KvSharing::kExact && !options.device) {
     const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
@@ -113,7 +113,8 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   }
   fixed.other = process_bytes() + kOtherReserve;
   fixed.requests = request_reserve(options, budget);
-  fixed.kv_block = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype});
+  fixed.kv_block =
+      kv_block_bytes({config.layers, config_of_cache(options, config).kv_heads, config.head_dim, fixed.kv_dtype});
   return fixed;
 }
 
@@ -139,6 +140,8 @@ int32_t kv_blocks_max(const MemoryPlan& plan, int32_t max_sequences, int64_t blo
   return static_cast<int32_t>(std::max<int64_t>(plan.kv_blocks, std::min(wanted, most)));
 }
 
+}  // namespace
+
 WeightOptions weight_options_of(const EngineHostOptions& options, int threads) {
   WeightOptions weights;
   weights.quantise = options.quantise;
@@ -155,10 +158,9 @@ int threads_of(const EngineHostOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, usable_cpus());
 }
 int64_t budget_of(const EngineHostOptions& options) {
-  return options.engine.memory_budget_bytes > 0 ? options.engine.memory_budget_bytes : available_memory_bytes();
+  if (options.engine.memory_budget_bytes > 0) return options.engine.memory_budget_bytes;
+  return available_memory_bytes() / (options.processes == nullptr ? 1 : options.processes->ranks_here());
 }
-
-}  // namespace
 
 Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   TRY_ASSIGN(const BaseModelFile file, open_base_model(options.model_path));
@@ -166,6 +168,7 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   const int threads = threads_of(options);
   const WeightOptions weight_options = weight_options_of(options, threads);
   const int64_t budget = budget_of(options);
+  TRY(check_ranks(options, file, weight_options));
   const FixedBytes fixed = fixed_bytes(options, file.config, *ops, threads, budget);
   TRY_ASSIGN(std::vector<PlannedMatrix> planned, WeightStore::planned(file, weight_options));
   for (const std::string& path : packed_paths(file, weight_options, options.cache_dir)) {
@@ -174,9 +177,11 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
     for (size_t i = 0; i < planned.size(); ++i) planned[i].stored_tile_bytes = shrunk_tile_bytes(packed->matrices[i]);
     break;
   }
-  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(file, weight_options));
+  const int ranks = options.tensor_parallel;
+  TRY_ASSIGN(const int64_t weight_bytes, weight_bytes_of_ranks(options, file, weight_options));
   StreamForecast forecast;
   const bool resident = fits_resident(weight_bytes, fixed, options.engine, budget);
+  if (!resident && ranks > 1) return parts_are_not_streamed(options, file, weight_bytes, budget);
   const StreamShares shares = stream_shares(options.engine, fixed, budget);
   TRY_ASSIGN(const ResidencyPlan plan,
              plan_residency(planned, resident ? weight_bytes : shares.weights, options.residency));
@@ -192,6 +197,7 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
                      format_bytes(fixed.requests) + ", process " + format_bytes(fixed.other) + ", weights " +
                      format_bytes(shares.weights) + "\n";
   }
+  if (ranks > 1) forecast.text += "weights of " + std::to_string(ranks) + " ranks " + format_bytes(weight_bytes) + "\n";
   forecast.text += describe_residency(planned, plan);
   return forecast;
 }
@@ -234,10 +240,11 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
   TRY_ASSIGN(parts.file, open_base_model(options.model_path));
   TRY_ASSIGN(parts.ops, op_table_of(options));
   const int threads = threads_of(options);
-  parts.pool = std::make_unique<ThreadPool>(threads);
+  parts.pool = std::make_unique<ThreadPool>(threads_of_rank(options));
   int64_t budget = budget_of(options);
   parts.weight_options = weight_options_of(options, threads);
   parts.weight_options.progress = progress;
+  TRY(check_ranks(options, parts.file, parts.weight_options));
 
   for (const std::string& note : options.notes) log.log(LogLevel::kWarning, note);
 
@@ -270,7 +277,7 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
   parts.weight_options.progress = {};  // the caller's, for the time of starting
   engine.options.max_model_len = parts.plan.max_model_len;
   engine.options.memory_budget_bytes = budget;
-  engine.config = config;
+  engine.config = config_of_cache(options, config);
   engine.eos = config.eos;
   engine.adapters = adapter_source(config, *parts.weights, options);
   engine.ledger = parts.ledger.get();
@@ -317,6 +324,10 @@ void EngineHost::control_memory(EngineParts& engine, LogSink& log) {
       return unsupported("The memory budget cannot change while " + std::string(who) +
                          " computes; restart with another --memory-budget.");
     }
+    if (parts_->options.tensor_parallel > 1) {
+      return unsupported(
+          "The memory budget cannot change with --tensor-parallel; restart with another --memory-budget.");
+    }
     return not_the_callers(prepare_budget(bytes, idle_adapter_bytes, stop, log));
   };
   engine.memory.apply = [this, &log](int64_t bytes, const RoomMaker& room) {
@@ -347,9 +358,15 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   Parts& parts = *parts_;
   const ModelConfig& config = parts.file.config;
   const int64_t budget = parts.ledger->budget_bytes();
-  TRY_ASSIGN(const int64_t weight_bytes, WeightStore::bytes_needed(parts.file, parts.weight_options));
-  if (fits_resident(weight_bytes, fixed, engine.options, budget)) {
+  const int ranks = parts.options.tensor_parallel;
+  TRY_ASSIGN(const int64_t weight_bytes, weight_bytes_of_ranks(parts.options, parts.file, parts.weight_options));
+  const bool resident = fits_resident(weight_bytes, fixed, engine.options, budget);
+  if (resident && ranks > 1) {
+    TRY(load_ranks());
+  } else if (resident) {
     TRY_ASSIGN(parts.weights, WeightStore::load(parts.file, *parts.ledger, parts.weight_options));
+  } else if (ranks > 1) {
+    return parts_are_not_streamed(parts.options, parts.file, weight_bytes, budget);
   } else {
     const StreamShares shares = stream_shares(engine.options, fixed, budget);
     engine.options.kv_cache_bytes = shares.kv;
@@ -363,8 +380,8 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
                      format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
   }
   parts.scratch = std::move(*scratch);
-  const int64_t kv_block =
-      kv_block_bytes({config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype, parts.streams});
+  const int64_t kv_block = kv_block_bytes(
+      {config.layers, config_of_cache(parts.options, config).kv_heads, config.head_dim, fixed.kv_dtype, parts.streams});
   MemoryRequest request = memory_request(engine.options, config, kv_block);
   request.left_bytes = budget - parts.ledger->used_bytes() - fixed.outputs;
   TRY_ASSIGN(parts.plan, plan_memory(request));
@@ -373,6 +390,7 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   parts.kv_blocks_max = kv_blocks_max(parts.plan, engine.options.max_sequences, kv_block);
   ModelLimits limits = fixed.limits;
   limits.max_model_len = parts.plan.max_model_len;
+  if (ranks > 1) return start_ranks(limits, engine);
   TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
   engine.executor = make_host_executor(*parts.model, limits, *parts.ledger, [this, &log] { return mend_packed(log); });
   parts.computed_by = parts.ops->name;
@@ -389,11 +407,17 @@ const WeightOptions& EngineHost::weight_options() const { return parts_->weight_
 const Ledger& EngineHost::ledger() const { return *parts_->ledger; }
 const Ledger* EngineHost::device_ledger() const { return parts_->device_ledger.get(); }
 
+std::string EngineHost::threads_text() const {
+  const int ranks = parts_->options.tensor_parallel;
+  const std::string each = std::to_string(threads()) + (threads() == 1 && ranks > 1 ? " thread" : " threads");
+  return ranks == 1 ? each : std::to_string(ranks) + " ranks of " + each + " each";
+}
+
 std::string EngineHost::banner() const {
   const ModelConfig& config = parts_->file.config;
   std::string text = config.architecture + ", " + std::to_string(config.layers) + " layers, hidden " +
                      std::to_string(config.hidden) + ", vocabulary " + std::to_string(config.vocab) + "; " +
-                     std::to_string(threads()) + " threads, kernels " + parts_->computed_by + "\n";
+                     threads_text() + ", kernels " + parts_->computed_by + "\n";
   text += "memory, of " + format_bytes(parts_->ledger->budget_bytes()) + ":\n" + parts_->ledger->describe();
   if (const Ledger* const device = device_ledger(); device != nullptr) {
     text += "memory of " + parts_->device_budget.device + ", of " + format_bytes(device->budget_bytes()) + ":\n" +

@@ -22,6 +22,7 @@
 #include "engine/device_backend.h"
 #include "formats/base_model.h"
 #include "kv/kv_events.h"
+#include "parallel/process_group.h"
 #include "sys/block_reader.h"
 #include "sys/file.h"
 #include "weights/residency.h"
@@ -42,6 +43,12 @@ struct EngineHostOptions {
   Activations activations = Activations::kAuto;
   std::string isa;  // "" = the best this machine has; ref, avx2, avx512_vnni ...
   int threads = 0;  // 0: the cores this process may use
+  // Ranks that compute the model together, each a thread with its share of `threads` and
+  // its part of the weights.
+  int tensor_parallel = 1;
+  // Where the ranks are processes (parallel/process_group.h), this one's group; null:
+  // they are threads. Borrowed.
+  ProcessGroup* processes = nullptr;
   // Where the weights do not fit the budget: what is locked, and where the packed file
   // may lie if not beside the model.
   ResidencyOptions residency;
@@ -79,6 +86,7 @@ struct PackedFile;
 struct WeightOptions;
 struct EngineParts;
 struct RoomMaker;
+struct ModelLimits;
 class Ledger;
 
 // What start() would do with the model under the budget, without doing it. A packed file
@@ -90,6 +98,11 @@ struct StreamForecast {
   int64_t streamed_bytes = 0;  // of them read from disk in every pass
 };
 Result<StreamForecast> forecast_streaming(const EngineHostOptions& options);
+
+// A rank other than 0 of options.processes: reads its part of the model and computes as
+// rank 0's engine tells it to, until that stops (ok) or the group ends. A rank that
+// cannot go on answers why.
+Status run_rank(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress);
 
 class EngineHost {
  public:
@@ -116,6 +129,9 @@ class EngineHost {
   EngineHost();
   Status prepare(const EngineHostOptions& options, LogSink& log, const LoadProgress& progress, EngineParts& engine);
   Status use_cores(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
+  Status load_ranks();
+  Status join_fingerprints();
+  Status start_ranks(const ModelLimits& limits, EngineParts& engine);
   Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Status check_device_room(const FixedBytes& fixed) const;
   void control_memory(EngineParts& engine, LogSink& log);
@@ -124,6 +140,7 @@ class EngineHost {
   void use_found_steps(EngineParts& engine, LogSink& log);
   void plan_lending(EngineParts& engine, LogSink& log);
   std::string describe_kv_sharing() const;
+  std::string threads_text() const;
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
   StreamingOptions streaming(int64_t weight_bytes) const;
   RunningMemory running_memory(int64_t idle_adapter_bytes) const;

@@ -20,9 +20,11 @@
 #include "engine/memory_plan.h"
 #include "engine/packed_mender.h"
 #include "engine/process_share.h"
+#include "engine/rank_threads.h"
 #include "engine/request_budget.h"
 #include "engine/start.h"
 #include "model/model.h"
+#include "parallel/thread_group.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
@@ -44,7 +46,9 @@ struct EngineHost::Parts {
   ProcessShare process;
   std::shared_ptr<RequestBudget> requests;
   std::optional<HeapKeeper> heap;
-  std::unique_ptr<Model> model;  // null: a device computes
+  std::unique_ptr<ThreadGroup> group;  // null: one rank computes
+  std::unique_ptr<Model> model;        // rank 0's; null: a device computes
+  std::unique_ptr<RankThreads> ranks;  // the others
   DeviceBudget device_budget;
   DeviceOverhead device_overhead;
   bool overhead_told = false;
@@ -84,6 +88,25 @@ struct StreamShares {
   int64_t adapters = 0;
   int64_t weights = 0;  // locked and window
 };
+
+// Several ranks (engine_host_ranks.cc).
+// Whether the options go together with them, and the model can be cut.
+Status check_ranks(const EngineHostOptions& options, const BaseModelFile& model, const WeightOptions& weights);
+int threads_of_rank(const EngineHostOptions& options);
+// Of the ranks in this process.
+Result<int64_t> weight_bytes_of_ranks(const EngineHostOptions& options, const BaseModelFile& model,
+                                      WeightOptions weights);
+int64_t scratch_bytes_of_ranks(const EngineHostOptions& options, const ModelConfig& config, const OpTable& ops,
+                               const ModelLimits& limits, int threads);
+// What of the model this process's KV cache is for: all, or its rank's heads.
+ModelConfig config_of_cache(const EngineHostOptions& options, const ModelConfig& config);
+Error parts_are_not_streamed(const EngineHostOptions& options, const BaseModelFile& model, int64_t weight_bytes,
+                             int64_t budget);
+// Of engine_host.cc.
+int threads_of(const EngineHostOptions& options);
+int64_t budget_of(const EngineHostOptions& options);
+WeightOptions weight_options_of(const EngineHostOptions& options, int threads);
+Result<const OpTable*> op_table_of(const EngineHostOptions& options);
 
 JointMemory joint_memory(const EngineOptions& options);
 

@@ -18,6 +18,13 @@ Result<const float*> need_vector(const WeightStore& weights, const std::string& 
   return data;
 }
 
+// Stores hold whole biases.
+const float* bias_of_rank(const ModelConfig& config, Module module, const float* bias, const Shard& shard) {
+  if (bias == nullptr) return nullptr;
+  if (module == Module::kO || module == Module::kDown) return shard.rank == 0 ? bias : nullptr;
+  return bias + int64_t{module_out(config, module)} * shard.rank;
+}
+
 std::string module_path(int layer, size_t module) {
   return "model.layers." + std::to_string(layer) + "." + kLayerMatrices[module];
 }
@@ -62,7 +69,7 @@ const float* base_bias(const WeightStore& weights, int layer, Module module) {
   return index < kLayerModules ? weights.vector(module_path(layer, index) + ".bias") : nullptr;
 }
 
-Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightStore& weights) {
+Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightStore& weights, const Shard& shard) {
   LayerProgram program;
   program.layers.resize(static_cast<size_t>(config.layers));
   for (int index = 0; index < config.layers; ++index) {
@@ -71,7 +78,7 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
     for (size_t module = 0; module < kLayerModules; ++module) {
       const std::string path = module_path(index, module);
       TRY_ASSIGN(layer.matrix[module], need_matrix(weights, path + ".weight"));
-      layer.bias[module] = weights.vector(path + ".bias");
+      layer.bias[module] = bias_of_rank(config, static_cast<Module>(module), weights.vector(path + ".bias"), shard);
     }
     TRY_ASSIGN(layer.input_norm, need_vector(weights, prefix + "input_layernorm.weight"));
     TRY_ASSIGN(layer.post_attention_norm, need_vector(weights, prefix + "post_attention_layernorm.weight"));

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "ops/args.h"
+#include "parallel/shard.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
@@ -38,6 +39,8 @@ int module_in(const ModelConfig& config, Module module);
 // Bias of a layer's module as f32 [out], or null: what AdapterBase needs for bias="all".
 const float* base_bias(const WeightStore& weights, int layer, Module module);
 
-Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightStore& weights);
+// `config` and `weights`: of the rank. Biases of outputs that are summed over the ranks
+// are rank 0's alone.
+Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightStore& weights, const Shard& shard = {});
 
 }  // namespace loralei

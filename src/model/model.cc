@@ -18,6 +18,7 @@ const float* layer_override(const std::vector<const float*>& entries, int layer)
 // Floats of the activations and bytes of the kernels' scratch for these limits.
 struct ScratchSizes {
   int64_t floats = 0;
+  int64_t part_logits = 0;  // of floats
   int64_t kernel_bytes = 0;
   int64_t total_bytes() const { return floats * static_cast<int64_t>(sizeof(float)) + kernel_bytes; }
 };
@@ -27,7 +28,8 @@ int64_t padded(int64_t floats) {
   return (floats + kAlign - 1) / kAlign * kAlign;
 }
 
-ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads) {
+ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads,
+                           const Shard& shard) {
   const int64_t rows = limits.rows_max;
   const int64_t gathered = std::max(limits.rows_max, limits.logits_rows_max);
   const int64_t q_width = int64_t{config.heads} * config.head_dim;
@@ -35,6 +37,8 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
   ScratchSizes sizes;
   sizes.floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width) +
                  2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) + padded(rows * config.head_dim);
+  sizes.part_logits = padded(part_logits_of(shard, config.vocab, limits.logits_rows_max));
+  sizes.floats += sizes.part_logits;
   OpLimits op_limits;
   op_limits.rows_max = std::max(limits.rows_max, limits.logits_rows_max);
   op_limits.in_max = static_cast<int32_t>(std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width}));
@@ -53,7 +57,7 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
 Status Model::State::allocate() {
   const auto rows = static_cast<int64_t>(limits.rows_max);
   const int64_t gathered = std::max(limits.rows_max, limits.logits_rows_max);
-  const ScratchSizes sizes = scratch_sizes(config, *ops, limits, context.pool->threads());
+  const ScratchSizes sizes = scratch_sizes(config, *ops, limits, context.pool->threads(), shard());
   const int64_t scratch = sizes.kernel_bytes;
   held_bytes = sizes.total_bytes();
   TRY_ASSIGN(arena, HostBuffer::allocate(held_bytes));
@@ -73,6 +77,7 @@ Status Model::State::allocate() {
   gate = take(rows * config.ffn);
   up = take(rows * config.ffn);
   angles = take(rows * config.head_dim);
+  part_logits = take(sizes.part_logits);
   context.scratch = {reinterpret_cast<std::byte*>(next), static_cast<size_t>(scratch)};
   head_segments.reserve(static_cast<size_t>(limits.segments_max));
   head_overrides.reserve(static_cast<size_t>(limits.rows_max));
@@ -293,9 +298,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
     ops->attention(context, attend);
   }
 
-  static constexpr Module kOutput[] = {Module::kO};
-  float* const residual[] = {x};
-  return project(batch, layer, kOutput, attended, q_width(), residual, true);
+  return project_to_stream(batch, layer, Module::kO, attended, q_width());
 }
 
 Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
@@ -313,16 +316,14 @@ Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
   swiglu.rows = rows;
   swiglu.dim = config.ffn;
   ops->swiglu(context, swiglu);
-  static constexpr Module kOutput[] = {Module::kDown};
-  float* const residual[] = {x};
-  return project(batch, layer, kOutput, gate, config.ffn, residual, true);
+  return project_to_stream(batch, layer, Module::kDown, gate, config.ffn);
 }
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Model::~Model() = default;
 
 Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightStore& weights, const OpTable& ops,
-                                             ThreadPool& pool, const ModelLimits& limits) {
+                                             ThreadPool& pool, const ModelLimits& limits, Collective* group) {
   CHECK(limits.rows_max > 0 && limits.logits_rows_max > 0);
   auto state = std::make_unique<State>();
   state->config = config;
@@ -330,7 +331,9 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightSt
   state->weights = &weights;
   state->ops = &ops;
   state->context.pool = &pool;
-  TRY_ASSIGN(state->program, make_layer_program(config, weights));
+  state->group = group != nullptr && group->size() > 1 ? group : nullptr;
+  TRY_ASSIGN(state->program, make_layer_program(config, weights, state->shard()));
+  if (state->group != nullptr) state->find_head_part();
   state->rope = make_rope_table(config, limits.max_model_len);
   TRY(state->allocate());
   tune_tiles(state->context, ops, weights.formats(LayoutId::kTile16), SteadyClock());
@@ -341,6 +344,7 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv, const KvStreams
   CHECK(static_cast<int32_t>(batch.tokens.size()) <= state_->limits.rows_max);
   CHECK(static_cast<int32_t>(batch.segments.size()) <= state_->limits.segments_max);
   CHECK(batch.choices.empty());  // tokens are chosen by the caller, from logits
+  CHECK(state_->group == nullptr || streams.shape.dim == 0);
   if (batch.tokens.empty()) return {};
   WeightPass pass(*state_->weights);
   if (batch.inputs != nullptr) TRY(batch.inputs->reach(kEmbeddingLayer));
@@ -362,8 +366,9 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv, const KvStreams
 
 const ModelConfig& Model::config() const { return state_->config; }
 int64_t Model::scratch_bytes() const { return state_->held_bytes; }
-int64_t Model::scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads) {
-  return scratch_sizes(config, ops, limits, threads).total_bytes();
+int64_t Model::scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads,
+                             const Shard& shard) {
+  return scratch_sizes(config, ops, limits, threads, shard).total_bytes();
 }
 uint64_t Model::op_count() const { return state_->context.op_count; }
 int64_t Model::streamed_bytes() const {
@@ -375,6 +380,11 @@ ModelTimes Model::times() const {
   const StreamerTotals totals = state_->weights->stream_totals();
   times.disk_ns = totals.waited_ns;
   times.disk_read_bytes = totals.read_bytes;
+  if (state_->group != nullptr) {
+    const CollectiveTotals others = state_->group->totals();
+    times.collective_ns = others.ns;
+    times.collective_bytes = others.bytes;
+  }
   return times;
 }
 

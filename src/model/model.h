@@ -7,7 +7,17 @@
 // Invariant: a row's logits depend on its tokens, adapters and KV (and stream, where it
 // begins with one) alone, bit for bit (batch invariance).
 // Failure: create() answers a sentence; forward() fails only when a weight cannot
-// be read (streaming).
+// be read (streaming), or a rank of the group fails.
+//
+// One of several ranks computes its part of the heads and of the inner width:
+//
+//   every rank   embed, norms                   whole
+//                q k v gate up                  its outputs: no communication
+//                o, down + their x A B          its inputs: one sum over ranks, of both
+//                lm_head                        its rows of the vocabulary
+//   rank 0       logits of all, an adapter's own head, its x A B
+//
+// The residual stream is the same bits in every rank.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +31,8 @@
 #include "ops/kv_streams.h"
 #include "ops/op_table.h"
 #include "ops/row_choice.h"
+#include "parallel/collective.h"
+#include "parallel/shard.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
@@ -76,14 +88,25 @@ struct ModelTimes {
   int64_t products_ns = 0;   // with base weights
   int64_t attention_ns = 0;  // cache writes included
   int64_t lora_ns = 0;
-  int64_t disk_ns = 0;          // waiting for streamed weights
-  int64_t disk_read_bytes = 0;  // of streamed weights
+  int64_t disk_ns = 0;           // waiting for streamed weights
+  int64_t disk_read_bytes = 0;   // of streamed weights
+  int64_t collective_ns = 0;     // with other ranks, waiting for them included
+  int64_t collective_bytes = 0;  // that they sent
 };
+
+// What each of so many ranks computes of a model that check_shards() found to divide: a
+// part of its heads and of its inner width.
+ModelConfig config_of_rank(const ModelConfig& config, int size);
+// Its heads in a cache that holds those of all ranks.
+KvView kv_of_rank(const KvView& kv, const Shard& shard);
 
 class Model {
  public:
+  // With a group: the rank's part, of which `config` is config_of_rank() and `weights`
+  // hold the rank's part. Streams are refused (CHECK). Only rank 0 gives results.
   static Result<std::unique_ptr<Model>> create(const ModelConfig& config, WeightStore& weights, const OpTable& ops,
-                                               ThreadPool& pool, const ModelLimits& limits);
+                                               ThreadPool& pool, const ModelLimits& limits,
+                                               Collective* group = nullptr);
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -93,7 +116,8 @@ class Model {
   const ModelConfig& config() const;
   int64_t scratch_bytes() const;  // activations and kernel scratch held
   // The same before a model is made, so that memory can be planned.
-  static int64_t scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads);
+  static int64_t scratch_bytes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads,
+                               const Shard& shard = {});
   uint64_t op_count() const;  // operations issued so far
   ModelTimes times() const;
   int64_t streamed_bytes() const;  // of weights that come from disk in every pass

@@ -64,12 +64,11 @@ void Model::State::replace_head_tokens(const ModelBatch& batch, int32_t row, int
   context.pool->parallel_for(tokens * count, kGrain, products);
 }
 
-void Model::State::head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count) {
+void Model::State::head_product(const WeightView& w, int32_t row, int32_t count, float* output, int64_t stride) {
   const float* const input = normed + static_cast<int64_t>(row) * config.hidden;
-  float* const output = batch.logits + row * batch.logits_stride;
   const Timed timed(times.products_ns);
   if (w.layout == LayoutId::kTile16) {
-    const TileProduct product{w, nullptr, output, batch.logits_stride};
+    const TileProduct product{w, nullptr, output, stride};
     ops->matmul_tiles(context, {.x = input, .x_stride = config.hidden, .rows = count, .products = {&product, 1}});
     return;
   }
@@ -79,20 +78,21 @@ void Model::State::head_product(const ModelBatch& batch, const WeightView& w, in
   args.rows = count;
   args.w = w;
   args.y = output;
-  args.y_stride = batch.logits_stride;
+  args.y_stride = stride;
   ops->matmul(context, args);
 }
 
+namespace {
+
+bool has_own_head(const SavedTensors* saved) { return saved != nullptr && !saved->lm_head.empty(); }
+
+}  // namespace
+
 Status Model::State::head_matrix(const ModelBatch& batch) {
   const auto rows = static_cast<int32_t>(batch.logits_rows.size());
-  const auto own_head = [](const SavedTensors* saved) { return saved != nullptr && !saved->lm_head.empty(); };
   bool base_used = false;
-  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
-    if (own_head(saved)) {
-      head_product(batch, saved->lm_head, begin, count);
-    } else {
-      base_used = true;
-    }
+  for_each_run(rows, head_overrides, [&](int32_t, int32_t, const SavedTensors* saved) {
+    if (!has_own_head(saved)) base_used = true;
   });
   if (base_used) {
     WeightUse use(*weights, {&program.head, 1});
@@ -100,30 +100,39 @@ Status Model::State::head_matrix(const ModelBatch& batch) {
       TRY_ASSIGN(const bool more, use.next());
       if (!more) break;
       for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
-        if (!own_head(saved)) head_product(batch, use.view(0), begin, count);
+        if (has_own_head(saved)) return;
+        head_product(use.view(0), begin, count, batch.logits + begin * batch.logits_stride, batch.logits_stride);
       });
     }
   }
-  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
-    const int32_t vocab = own_head(saved) ? saved->lm_head.rows : weights->view(program.head).rows;
-    for (int32_t i = begin; i < begin + count; ++i) {
-      float* logits = batch.logits + i * batch.logits_stride;
-      std::fill(logits + vocab, logits + batch.logits_stride, -std::numeric_limits<float>::infinity());
-    }
-    if (saved != nullptr && !saved->head_tokens.empty()) replace_head_tokens(batch, begin, count, *saved);
-  });
+  own_heads(batch);
   return {};
 }
 
+void Model::State::own_heads(const ModelBatch& batch) {
+  const auto rows = static_cast<int32_t>(batch.logits_rows.size());
+  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+    const int32_t vocab = has_own_head(saved) ? saved->lm_head.rows : config.vocab;
+    float* const logits = batch.logits + begin * batch.logits_stride;
+    if (has_own_head(saved)) head_product(saved->lm_head, begin, count, logits, batch.logits_stride);
+    for (int32_t i = 0; i < count; ++i) {
+      float* const row = logits + i * batch.logits_stride;
+      std::fill(row + vocab, row + batch.logits_stride, -std::numeric_limits<float>::infinity());
+    }
+    if (saved != nullptr && !saved->head_tokens.empty()) replace_head_tokens(batch, begin, count, *saved);
+  });
+}
+
 Status Model::State::head(const ModelBatch& batch) {
-  if (!batch.hidden_rows.empty()) {
+  const bool gives_results = shard().rank == 0;
+  if (!batch.hidden_rows.empty() && gives_results) {
     gather(batch, batch.hidden_rows);
     std::memcpy(batch.hidden, normed, sizeof(float) * batch.hidden_rows.size() * static_cast<size_t>(config.hidden));
   }
   if (batch.logits_rows.empty()) return {};
   gather(batch, batch.logits_rows);
-  TRY(head_matrix(batch));
-  if (head_segments.empty()) return {};
+  TRY(group == nullptr ? head_matrix(batch) : gather_head(batch));
+  if (head_segments.empty() || !gives_results) return {};
   LoraTarget target;
   target.y = batch.logits;
   target.y_stride = batch.logits_stride;

@@ -40,12 +40,17 @@ class Timed {
   const int64_t begin_ns_;
 };
 
+// Floats in which a rank passes its logits on, of so many rows of the vocabulary; none
+// where there is one rank.
+int64_t part_logits_of(const Shard& shard, int32_t vocab, int32_t rows);
+
 struct Model::State {
-  ModelConfig config;
+  ModelConfig config;  // of the rank
   ModelLimits limits;
   WeightStore* weights = nullptr;
   const OpTable* ops = nullptr;
   OpContext context;
+  Collective* group = nullptr;  // null: this is the whole model
   LayerProgram program;
   RopeTable rope;
   HostBuffer arena;
@@ -60,11 +65,16 @@ struct Model::State {
   float* gate = nullptr;      // [rows, ffn]
   float* up = nullptr;
   float* angles = nullptr;  // [rows, head_dim] of the step's positions
+  // The head among ranks (model_ranks.cc).
+  WeightView head_part;                  // this rank's rows
+  std::vector<WeightPanel> head_panels;  // of it
+  float* part_logits = nullptr;          // rank 0: of a chunk of rows of all ranks; else of its rows
   std::vector<LoraSegment> head_segments;
   std::vector<RowOverride> head_overrides;
   int64_t held_bytes = 0;
   ModelTimes times;
 
+  Shard shard() const { return group == nullptr ? Shard{} : Shard{group->rank(), group->size()}; }
   int q_width() const { return config.heads * config.head_dim; }
   int kv_width() const { return config.kv_heads * config.head_dim; }
 
@@ -87,6 +97,8 @@ struct Model::State {
   // grouped LoRA call for all of them.
   Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
                  int64_t input_stride, std::span<float* const> outputs, bool accumulate);
+  // x += input W^T (+ bias) + x A B, of a module whose inputs are shared among the ranks.
+  Status project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input, int64_t input_stride);
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
   Status ffn_block(const ModelBatch& batch, int layer);
 
@@ -98,8 +110,14 @@ struct Model::State {
   // The base's head for the runs that use it, round by round, and the adapters'
   // own for the others.
   Status head_matrix(const ModelBatch& batch);
+  // The same but for the base's product, which is at rank 0 already.
+  void own_heads(const ModelBatch& batch);
   // Logits of a run of gathered rows from the panels of `w`.
-  void head_product(const ModelBatch& batch, const WeightView& w, int32_t row, int32_t count);
+  void head_product(const WeightView& w, int32_t row, int32_t count, float* output, int64_t stride);
+
+  // The ranks' (model_ranks.cc).
+  void find_head_part();
+  Status gather_head(const ModelBatch& batch);
   void replace_head_tokens(const ModelBatch& batch, int32_t row, int32_t count, const SavedTensors& saved);
 };
 

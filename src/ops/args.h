@@ -95,6 +95,8 @@ struct LoraPair {
   int32_t rank = 0;  // 0: no product (only bias_delta may be set)
   int32_t in = 0;
   int32_t out = 0;
+  // Of which the factors' rows have a part (parallel/shard.h), these wide; 0: in, out.
+  int32_t a_width = 0, b_width = 0;
   float scaling = 0;              // alpha / r or alpha / sqrt(r), of this module
   const float* b_bias = nullptr;  // [out] or null
   // [out] or null: adapter's bias minus base bias; added as it is, whatever the scales.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "tensor/codec.h"
 
 namespace loralei {
@@ -20,7 +21,7 @@ void decode_lora_a(const LoraPair& pair, int32_t rank, float* out) { decode_lora
 void decode_lora_a(const LoraPair& pair, int32_t rank, int32_t begin, int32_t count, float* out) {
   const std::byte* row = pair.a + rank * lora_a_stride_bytes(pair);
   if (pair.a_scale == nullptr) return decode_row(pair.dtype, row + begin * row_bytes(pair.dtype, 1), out, count);
-  const float* scales = pair.a_scale + rank * lora_quant_groups(pair.in) + begin / kLoraQuantGroup;
+  const float* scales = pair.a_scale + rank * lora_quant_groups(lora_a_width(pair)) + begin / kLoraQuantGroup;
   for (int32_t i = 0; i < count; i += kLoraQuantGroup)
     decode_group(row + begin + i, scales[i / kLoraQuantGroup], std::min(kLoraQuantGroup, count - i), out + i);
 }
@@ -32,6 +33,33 @@ void decode_lora_b(const LoraPair& pair, int32_t rank, int32_t begin, int32_t co
     const float scale = pair.b_scale[int64_t{begin + i} / kLoraQuantGroup * pair.rank + rank];
     decode_group(row + begin + i, scale, std::min(kLoraQuantGroup, count - i), out + i);
   }
+}
+
+LoraPair outputs_of(const LoraPair& pair, int32_t begin, int32_t count) {
+  CHECK(begin >= 0 && count >= 0 && begin + count <= pair.out);
+  LoraPair part = pair;
+  part.out = count;
+  part.b_width = lora_b_width(pair);
+  if (pair.b_bias != nullptr) part.b_bias += begin;
+  if (pair.bias_delta != nullptr) part.bias_delta += begin;
+  if (pair.rank == 0) return part;
+  CHECK(pair.b_scale == nullptr || begin % kLoraQuantGroup == 0);
+  part.b_t += pair.b_scale != nullptr ? int64_t{begin} : begin * row_bytes(pair.dtype, 1);
+  if (pair.b_scale != nullptr) part.b_scale += int64_t{begin / kLoraQuantGroup} * pair.rank;
+  return part;
+}
+
+LoraPair inputs_of(const LoraPair& pair, int32_t begin, int32_t count) {
+  CHECK(begin >= 0 && count >= 0 && begin + count <= pair.in);
+  LoraPair part = pair;
+  part.in = count;
+  part.a_width = lora_a_width(pair);
+  if (begin > 0) part.b_bias = part.bias_delta = nullptr;
+  if (pair.rank == 0) return part;
+  CHECK(pair.a_scale == nullptr || begin % kLoraQuantGroup == 0);
+  part.a += pair.a_scale != nullptr ? int64_t{begin} : begin * row_bytes(pair.dtype, 1);
+  if (pair.a_scale != nullptr) part.a_scale += begin / kLoraQuantGroup;
+  return part;
 }
 
 void quantise_lora(const float* values, int32_t rank, int64_t count, std::byte* out, float* scales, int64_t rank_stride,

@@ -23,12 +23,17 @@ inline constexpr int32_t kLoraQuantGroup = 64;
 constexpr int64_t lora_quant_groups(int64_t count) { return (count + kLoraQuantGroup - 1) / kLoraQuantGroup; }
 constexpr int64_t lora_quant_row_bytes(int64_t count) { return lora_quant_groups(count) * kLoraQuantGroup; }
 
+// Of a rank's whole row, of which the pair may have a part. A part of int8 factors begins
+// with a group.
+inline int32_t lora_a_width(const LoraPair& pair) { return pair.a_width > 0 ? pair.a_width : pair.in; }
+inline int32_t lora_b_width(const LoraPair& pair) { return pair.b_width > 0 ? pair.b_width : pair.out; }
+
 // From one rank's row to the next.
 inline int64_t lora_a_stride_bytes(const LoraPair& pair) {
-  return pair.a_scale != nullptr ? lora_quant_row_bytes(pair.in) : row_bytes(pair.dtype, pair.in);
+  return pair.a_scale != nullptr ? lora_quant_row_bytes(lora_a_width(pair)) : row_bytes(pair.dtype, lora_a_width(pair));
 }
 inline int64_t lora_b_stride_bytes(const LoraPair& pair) {
-  return pair.b_scale != nullptr ? lora_quant_row_bytes(pair.out) : row_bytes(pair.dtype, pair.out);
+  return pair.b_scale != nullptr ? lora_quant_row_bytes(lora_b_width(pair)) : row_bytes(pair.dtype, lora_b_width(pair));
 }
 
 // One row of A, or a part of one row of A or of B transposed, as f32. `begin` is a
@@ -36,6 +41,12 @@ inline int64_t lora_b_stride_bytes(const LoraPair& pair) {
 void decode_lora_a(const LoraPair& pair, int32_t rank, float* out);
 void decode_lora_a(const LoraPair& pair, int32_t rank, int32_t begin, int32_t count, float* out);
 void decode_lora_b(const LoraPair& pair, int32_t rank, int32_t begin, int32_t count, float* out);
+
+// Of the pair's outputs, or of its inputs, those in [begin, begin + count): a view of the
+// same bytes. Parts of int8 factors begin at multiples of kLoraQuantGroup. The sum over
+// all parts of the inputs is the pair's product: biases are with the first alone.
+LoraPair outputs_of(const LoraPair& pair, int32_t begin, int32_t count);
+LoraPair inputs_of(const LoraPair& pair, int32_t begin, int32_t count);
 
 // values [rank, count] -> out [rank, lora_quant_row_bytes(count)] and scales: the scale
 // of (rank r, group g) goes to scales[r * rank_stride + g * group_stride].

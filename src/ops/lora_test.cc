@@ -128,6 +128,73 @@ std::vector<LoraSegment> random_segments(Prng& prng, int32_t rows, int32_t slots
   return segments;
 }
 
+// One pair on one target.
+std::vector<float> product_of(const OpTable& table, const LoraPair& pair, const std::vector<float>& x, int64_t x_stride,
+                              int32_t rows, std::vector<float> y) {
+  TestContext& context = fresh_context(table, 2);
+  const LoraSource source{&pair};
+  const LoraSegment segment{0, rows, 0, 0.5f};
+  const LoraTarget target{.y = y.data(), .y_stride = pair.out, .sources = &source, .out = pair.out};
+  table.lora(context.ctx,
+             {.x = x.data(), .x_stride = x_stride, .in = pair.in, .segments = {&segment, 1}, .targets = {&target, 1}});
+  return y;
+}
+
+// Factors of a part, laid out on their own.
+LoraPair copied_inputs(const LoraPair& part, std::vector<std::byte>& a, std::vector<float>& scales) {
+  LoraPair own = part;
+  own.a_width = 0;
+  const int64_t row = lora_a_stride_bytes(own), groups = lora_quant_groups(part.in);
+  for (int32_t r = 0; r < part.rank; ++r) {
+    const std::byte* const from = part.a + r * lora_a_stride_bytes(part);
+    a.insert(a.end(), from, from + row);
+    if (part.a_scale == nullptr) continue;
+    const float* const scale = part.a_scale + r * lora_quant_groups(part.a_width);
+    scales.insert(scales.end(), scale, scale + groups);
+  }
+  own.a = a.data();
+  if (part.a_scale != nullptr) own.a_scale = scales.data();
+  return own;
+}
+
+TEST_P(Lora, APartOfAPairGivesThePartOfItsProduct) {
+  const uint64_t seed = 231;
+  Prng prng(seed);
+  for (const Stored stored : kStored) {
+    for (const int32_t rank : {0, 1, 5, 8, 24}) {
+      for (const int32_t rows : {1, 3, 9}) {
+        SCOPED_TRACE(testing::Message() << "seed " << seed << " format " << static_cast<int>(stored) << " rank " << rank
+                                        << " rows " << rows);
+        constexpr int32_t kIn = 192, kOut = 320;
+        const TestPair whole(prng, stored, rank, kIn, kOut, true, true);
+        const std::vector<float> x = random_floats(prng, int64_t{rows} * kIn);
+        const std::vector<float> want =
+            product_of(*GetParam(), whole.pair, x, kIn, rows, std::vector<float>(static_cast<size_t>(rows * kOut)));
+        for (const auto& [begin, count] : {std::pair{0, 128}, {128, 192}, {64, 64}}) {
+          const LoraPair part = outputs_of(whole.pair, begin, count);
+          const auto got =
+              product_of(*GetParam(), part, x, kIn, rows, std::vector<float>(static_cast<size_t>(rows * count)));
+          for (int32_t row = 0; row < rows; ++row)
+            for (int32_t i = 0; i < count; ++i)
+              ASSERT_EQ(got[static_cast<size_t>(row * count + i)], want[static_cast<size_t>(row * kOut + begin + i)]);
+        }
+        for (const auto& [begin, count] : {std::pair{0, 64}, {64, 128}}) {
+          const LoraPair part = inputs_of(whole.pair, begin, count);
+          EXPECT_EQ(part.b_bias != nullptr, begin == 0);
+          EXPECT_EQ(part.bias_delta != nullptr, begin == 0);
+          std::vector<std::byte> a;
+          std::vector<float> scales;
+          const LoraPair own = rank > 0 ? copied_inputs(part, a, scales) : part;
+          const std::vector<float> columns(x.begin() + begin, x.end());
+          const std::vector<float> none(static_cast<size_t>(rows * kOut));
+          ASSERT_EQ(product_of(*GetParam(), part, columns, kIn, rows, none),
+                    product_of(*GetParam(), own, columns, kIn, rows, none));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Lora, AgreesWithTheNaiveProductForMixedRanks) {
   const uint64_t seed = 201;
   Prng prng(seed);

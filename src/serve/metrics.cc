@@ -333,8 +333,12 @@ void put_steps(Page& page, const EngineStats& s) {
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.attention_s, {{"part", "attention"}});
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.lora_s, {{"part", "lora"}});
   page.value(kCounter, "loralei_work_seconds_total", kWork, s.disk_s, {{"part", "disk"}});
+  page.value(kCounter, "loralei_work_seconds_total", kWork, s.collective_s, {{"part", "collectives"}});
   page.value(kCounter, "loralei_work_seconds_total", kWork,
-             std::max(0.0, s.step_s - s.products_s - s.attention_s - s.lora_s - s.disk_s), {{"part", "rest"}});
+             std::max(0.0, s.step_s - s.products_s - s.attention_s - s.lora_s - s.disk_s - s.collective_s),
+             {{"part", "rest"}});
+  page.value(kCounter, "loralei_collective_bytes_total", "Bytes that other ranks sent to the one that answers.",
+             number(s.collective_bytes));
   page.value(kCounter, "loralei_stream_read_bytes_total", "Bytes of weights read from disk while streaming.",
              number(s.disk_read_bytes));
 }

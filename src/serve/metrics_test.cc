@@ -72,6 +72,8 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.products_s = 5;
   stats.attention_s = 1.5;
   stats.lora_s = 0.5;
+  stats.collective_s = 0.25;
+  stats.collective_bytes = 4096;
   const std::string text = metrics.render(stats, {}, {}, 1234.0);
   for (const char* line :
        {"loralei_requests_running 3\n",
@@ -95,7 +97,9 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "loralei_speculation_accepted_tokens_total 30\n",
         "loralei_unknown_request_fields_total 2\n",
         "loralei_work_seconds_total{part=\"products\"} 5\n",
-        "loralei_work_seconds_total{part=\"rest\"} 1\n",
+        "loralei_work_seconds_total{part=\"collectives\"} 0.25\n",
+        "loralei_work_seconds_total{part=\"rest\"} 0.75\n",
+        "loralei_collective_bytes_total 4096\n",
         "loralei_rows_per_step_bucket{le=\"1\"} 2\n",
         "loralei_rows_per_step_bucket{le=\"16\"} 3\n",
         "loralei_rows_per_step_sum 541\n",
@@ -150,7 +154,9 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.adapter_load_bytes = s.idle_adapter_bytes = 1;
   s.adapter_upload_bytes = s.disk_read_bytes = s.streamed_bytes = 1;
   s.adapter_upload_s = s.step_ms_last = s.products_s = s.attention_s = s.lora_s = s.disk_s = 1;
-  s.step_s = 5;
+  s.collective_s = 1;
+  s.collective_bytes = 1;
+  s.step_s = 6;
   s.steps_by_rows[0] = 1;
   s.waited_s.fill(1);
   s.cold_starts = {{1, 1, 1, 1, 1}, 1, 1, 1, 1, 1, {1}, 1, 1, 1};

@@ -74,6 +74,8 @@ int64_t raise_descriptor_limit(int64_t wanted) {
   return number(::setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur);
 }
 
+int process_id() { return static_cast<int>(::getpid()); }
+
 double process_cpu_s() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

@@ -22,6 +22,7 @@ void keep_little_free_memory();
 // What the heap still keeps of freed memory goes back to the system. Takes milliseconds,
 // and allocations meanwhile wait.
 void return_free_memory();
+int process_id();               // its number
 double process_cpu_s();         // user and system time of all threads since start
 double ended_children_cpu_s();  // of child processes that have ended and were waited for
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/check.h"
 #include "base/fast_hash.h"
 #include "base/units.h"
 #include "sys/file.h"
@@ -400,6 +401,7 @@ Result<PackedIndex> open_packed(const std::string& path, const BaseModelFile& mo
 }
 
 Status pack_model(const BaseModelFile& model, const WeightOptions& options, const std::string& path, LogSink& log) {
+  CHECK(options.shard.whole());
   TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
   TRY_ASSIGN(const HeldTensors held, held_tensors(model, reader, options));
   TRY_ASSIGN(PackedIndex index, index_of(model, held, options));

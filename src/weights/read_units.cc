@@ -72,7 +72,85 @@ std::pair<int32_t, MatrixRole> order_of(const PlannedMatrix& planned) {
   return {planned.layer < 0 ? INT32_MAX : planned.layer, planned.role};
 }
 
+// How several ranks share a matrix. A tied head is a part of the embedding, which every
+// rank has.
+Cut cut_of(const PlannedMatrix& planned) {
+  switch (planned.role) {
+    case MatrixRole::kO:
+    case MatrixRole::kDown:
+      return Cut::kCols;
+    case MatrixRole::kEmbed:
+      return Cut::kNone;
+    case MatrixRole::kHead:
+      return planned.tied_head ? Cut::kNone : Cut::kRows;
+    default:
+      return Cut::kRows;
+  }
+}
+
+Error not_cut(const std::string& why) { return invalid_argument(why); }
+
+// A rank's part of a matrix; refused where a border is in the way of how it is held.
+Status cut_target(const TensorInfo& info, const PlannedMatrix& planned, const Shard& shard, TensorTarget& target) {
+  const Cut cut = cut_of(planned);
+  if (shard.whole() || cut == Cut::kNone) return {};
+  if (planned.role == MatrixRole::kHead) {
+    const ShardPart part = tiled_part(shard, target.rows, kRowTile);
+    if (part.count == 0) return not_cut("the vocabulary is too small");
+    target.row_begin = part.begin;
+    target.rows = part.count;
+    return {};
+  }
+  int64_t& size = cut == Cut::kRows ? target.rows : target.cols;
+  if (size % shard.size != 0)
+    return not_cut("the " + std::to_string(size) + (cut == Cut::kRows ? " outputs of '" : " inputs of '") + info.name +
+                   "' do not divide");
+  const ShardPart part = even_part(shard, size);
+  if (cut == Cut::kRows) {
+    if (target.layout == LayoutId::kTile16 && part.count % kRowTile != 0)
+      return not_cut("a border would fall into a tile of " + std::to_string(kRowTile) + " rows of '" + info.name + "'");
+    target.row_begin = part.begin;
+  } else {
+    for (const DType dtype : {info.dtype, target.dtype}) {
+      if (!fits_blocks(dtype, part.count))
+        return not_cut("a border would fall into a block of " + std::to_string(dtype_info(dtype).block_elems) +
+                       " numbers (" + dtype_info(dtype).name + ") of '" + info.name + "'");
+    }
+    target.col_begin = part.begin;
+    target.cut_cols = true;
+  }
+  size = part.count;
+  return {};
+}
+
+Status check_heads(const ModelConfig& config, int size) {
+  if (config.kv_heads % size == 0 && config.heads % size == 0) return {};
+  return not_cut("its " + std::to_string(config.heads) + " heads and " + std::to_string(config.kv_heads) +
+                 " heads of K and V do not divide");
+}
+
 }  // namespace
+
+Status check_shards(const BaseModelFile& model, const WeightOptions& options, int size) {
+  TRY_ASSIGN(const TensorReader reader, TensorReader::open(model));
+  WeightOptions tried = options;
+  tried.shard = {};
+  TRY(held_tensors(model, reader, tried));  // not for what is wrong with the whole
+  const auto check = [&](int ranks) -> Status {
+    tried.shard = {0, ranks};
+    const auto held = held_tensors(model, reader, tried);
+    return held.ok() ? Status() : Status(held.error());
+  };
+  const Status asked = check(size);
+  if (asked.ok()) return {};
+  std::string others;
+  for (int ranks = 2; ranks <= std::min(model.config.kv_heads, kRanksMax); ++ranks) {
+    if (check(ranks).ok()) others += (others.empty() ? "" : ", ") + std::to_string(ranks);
+  }
+  return invalid_argument("The model cannot be cut for --tensor-parallel " + std::to_string(size) + ": " +
+                          asked.error().message + ". " +
+                          (others.empty() ? "No number but 1 would do." : "What would do: " + others + "."));
+}
 
 bool can_quantise(const BaseModelFile& model) {
   const auto& tensors = model.index.tensors;
@@ -89,7 +167,9 @@ Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader&
     return invalid_argument(std::string("--quant ") + dtype_info(*options.quantise).name + ": " + model.path +
                             " is quantised already; leave the option out, or give the file it was made from.");
   }
+  if (!options.shard.whole()) TRY(check_heads(model.config, options.shard.size));
   HeldTensors held;
+  held.shard = options.shard;
   for (const TensorInfo& info : model.index.tensors) {
     if (!is_matrix(info)) {
       held.vectors.push_back(&info);
@@ -101,10 +181,11 @@ Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader&
     TensorTarget& target = matrix.target;
     target.dtype = held_dtype(info, options);
     target.layout = held_layout(info, target.dtype, model.config.tied_head, options);
-    target.rows = info.shape[0];
+    target.rows = target.source_rows = info.shape[0];
     target.cols = info.shape[1];
     target.source_row_bytes = row_bytes(info.dtype, info.shape[1]);
     target.permuted_heads = reader.permuted_heads(info.name);
+    TRY(cut_target(info, matrix.planned, options.shard, target));
     matrix.planned.rows = target.rows;
     matrix.planned.tile_bytes = kRowTile * row_bytes(target.dtype, target.cols);
     matrix.bytes = matrix_bytes(target.dtype, target.layout, target.rows, target.cols);
@@ -119,8 +200,14 @@ void add_units(const HeldTensors& held, size_t matrix, std::vector<ReadUnit>& un
   const TensorTarget& target = held.matrices[matrix].target;
   const int64_t unit_rows = TensorReader::unit_rows(target);
   const int64_t rows = std::max<int64_t>(1, kReadUnitBytes / target.source_row_bytes / unit_rows) * unit_rows;
-  for (int64_t row = 0; row < target.rows; row += rows)
-    units.push_back({matrix, row, std::min(rows, target.rows - row)});
+  for (int64_t row = 0; row < target.source_rows; row += rows) {
+    const int64_t count = std::min(rows, target.source_rows - row);
+    if (TensorReader::held_rows(target, row, count).count == 0) continue;
+    // Of ranks that have each some rows, the one that has the unit's first; of others the
+    // first.
+    const bool counts = target.rows < target.source_rows ? row >= target.row_begin : held.shard.rank == 0;
+    units.push_back({matrix, row, count, counts});
+  }
 }
 
 RoomShare share_room(int64_t room, int threads, int64_t least, int64_t most) {
@@ -168,7 +255,7 @@ Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info,
   const bool permuted = target.permuted_heads > 0;
   target.dtype = DType::kF32;
   target.cols = permuted ? 1 : count;
-  target.rows = permuted ? count : 1;
+  target.rows = target.source_rows = permuted ? count : 1;
   target.source_row_bytes = row_bytes(info.dtype, target.cols);
   std::vector<std::byte> buffer;
   return reader.read_rows(info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer);

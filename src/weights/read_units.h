@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "formats/base_model.h"
+#include "parallel/shard.h"
 #include "tensor/weight_view.h"
 #include "weights/residency.h"
 #include "weights/shrink_choice.h"
@@ -33,6 +34,8 @@ struct WeightOptions {
   // up and stays plain.
   LayoutId quantised_layout = LayoutId::kTile16;
   StreamShrink shrink = StreamShrink::kAuto;  // packing: 16-bit matrices; opening: auto takes either form
+  // Of which rank's part of the matrices is held (check_shards()); packing: the whole.
+  Shard shard;
   int threads = 1;
   LoadProgressFn progress;  // called from the loading threads, one at a time
   // Packing:
@@ -48,20 +51,28 @@ struct HeldMatrix {
 };
 struct HeldTensors {
   std::vector<HeldMatrix> matrices;        // in the order of their use in a pass: layers, head, embedding
-  std::vector<const TensorInfo*> vectors;  // norms and biases, held as f32
+  std::vector<const TensorInfo*> vectors;  // norms and biases, held as f32, whole
+  Shard shard;                             // whose parts the matrices are
 };
 // Whether a matrix is in a plain format, so that `quantise` would change something;
 // held_tensors refuses it otherwise.
 bool can_quantise(const BaseModelFile& model);
 Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader& reader, const WeightOptions& options);
 
+// Whether the model can be cut for so many ranks: its heads divide, and no border falls
+// into a block of a quantised matrix or one of its tiles. A sentence says what is in the
+// way and which numbers would do.
+Status check_shards(const BaseModelFile& model, const WeightOptions& options, int size);
+
 // One run of rows of one matrix: what a thread takes.
 struct ReadUnit {
   size_t matrix = 0;
   int64_t row_begin = 0;
   int64_t row_count = 0;
+  bool counts = true;  // its hash is in the sum: of the ranks that read it, one's
 };
-// The units of a matrix, in ascending order.
+// The units of a matrix of which something is held, in ascending order. They are cut as
+// those of the whole matrix are.
 void add_units(const HeldTensors& held, size_t matrix, std::vector<ReadUnit>& units);
 
 // A thread's memory, kept between its units.

@@ -58,13 +58,20 @@ int32_t TensorReader::permuted_heads(const std::string& name) const {
 }
 
 int64_t TensorReader::unit_rows(const TensorTarget& target) {
-  const int64_t head = target.permuted_heads > 0 ? target.rows / target.permuted_heads : 1;
+  const int64_t head = target.permuted_heads > 0 ? target.source_rows / target.permuted_heads : 1;
   return std::lcm(int64_t{kRowTile}, head);
+}
+
+ShardPart TensorReader::held_rows(const TensorTarget& target, int64_t row_begin, int64_t row_count) {
+  const int64_t begin = std::clamp<int64_t>(row_begin - target.row_begin, 0, target.rows);
+  const int64_t end = std::clamp<int64_t>(row_begin + row_count - target.row_begin, 0, target.rows);
+  return {begin, end - begin};
 }
 
 int64_t TensorReader::buffer_bytes(const TensorInfo& info, const TensorTarget& target, int64_t row_count) {
   const bool tiles = target.layout == LayoutId::kTile16;
-  if (!tiles && target.permuted_heads == 0 && target.dtype == info.dtype) return 0;
+  const bool whole = target.rows == target.source_rows && !target.cut_cols;
+  if (whole && !tiles && target.permuted_heads == 0 && target.dtype == info.dtype) return 0;
   return row_count * target.source_row_bytes + kRowTile * row_bytes(target.dtype, target.cols);
 }
 
@@ -87,23 +94,26 @@ Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTar
   const uint64_t hash = fast_hash(source, static_cast<size_t>(source_bytes), seed);
   if (in_place) return hash;
 
-  const int64_t head_rows = target.permuted_heads > 0 ? target.rows / target.permuted_heads : 0;
-  // The file's row for our row `i` of the unit: our row (head, half, i) is the file's
+  const int64_t head_rows = target.permuted_heads > 0 ? target.source_rows / target.permuted_heads : 0;
+  const ShardPart held = held_rows(target, row_begin, row_count);
+  const int64_t first = held.begin + target.row_begin - row_begin;  // of the unit
+  // The file's row for row `i` of what is held: our row (head, half, i) is the file's
   // (head, i, half).
   const auto source_row = [&](int64_t i) {
+    i += first;
     if (head_rows > 0) i = qk_row(i, head_rows);
-    return source + i * target.source_row_bytes;
+    return source + i * target.source_row_bytes + row_bytes(info.dtype, target.col_begin);
   };
   if (!tiles) {
-    for (int64_t i = 0; i < row_count; ++i) {
+    for (int64_t i = 0; i < held.count; ++i) {
       convert_row(info.dtype, source_row(i), target.dtype, out + i * held_row_bytes, target.cols);
     }
     return hash;
   }
   std::byte* const converted = buffer.data() + source_bytes;
-  for (int64_t begin = 0; begin < row_count; begin += kRowTile) {
+  for (int64_t begin = 0; begin < held.count; begin += kRowTile) {
     std::array<const std::byte*, kRowTile> rows{};
-    for (int64_t r = 0; r < std::min<int64_t>(kRowTile, row_count - begin); ++r) {
+    for (int64_t r = 0; r < std::min<int64_t>(kRowTile, held.count - begin); ++r) {
       rows[static_cast<size_t>(r)] = source_row(begin + r);
       if (info.dtype == target.dtype) continue;
       convert_row(info.dtype, rows[static_cast<size_t>(r)], target.dtype, converted + r * held_row_bytes, target.cols);

@@ -18,6 +18,7 @@
 
 #include "base/result.h"
 #include "formats/base_model.h"
+#include "parallel/shard.h"
 #include "sys/file.h"
 #include "tensor/dtype.h"
 #include "tensor/weight_view.h"
@@ -29,8 +30,11 @@ struct TensorTarget {
   LayoutId layout = LayoutId::kPlain;
   int64_t rows = 0;
   int64_t cols = 0;
+  int64_t source_rows = 0;  // the tensor's; `rows` of them are held, from row_begin on
   int64_t source_row_bytes = 0;
-  int32_t permuted_heads = 0;  // 0: rows stand as they are
+  int64_t row_begin = 0, col_begin = 0;  // where what is held begins (parallel/shard.h)
+  bool cut_cols = false;                 // of every row a part is held
+  int32_t permuted_heads = 0;            // 0: rows stand as they are
 };
 
 class TensorReader {
@@ -44,13 +48,17 @@ class TensorReader {
   // tiles, and whole heads where they are permuted.
   static int64_t unit_rows(const TensorTarget& target);
 
+  // Rows [row_begin, row_begin + row_count) of the tensor that are held, counted from the
+  // first that is.
+  static ShardPart held_rows(const TensorTarget& target, int64_t row_begin, int64_t row_count);
+
   // What read_rows(info, target, ...) of so many rows needs of `buffer`; 0: they are read
   // where they are to be held.
   static int64_t buffer_bytes(const TensorInfo& info, const TensorTarget& target, int64_t row_count);
 
-  // Reads target rows [row_begin, row_begin + row_count) to `out`. Answers a hash of
-  // name, place and source bytes, to be summed over all units. `buffer` is the calling
-  // thread's and is kept between calls.
+  // Reads rows [row_begin, row_begin + row_count) of the tensor; those that are held go
+  // to `out`. Answers a hash of name, place and source bytes, to be summed over units.
+  // `buffer` is the calling thread's and is kept between calls.
   Result<uint64_t> read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin, int64_t row_count,
                              std::byte* out, std::vector<std::byte>& buffer) const;
 

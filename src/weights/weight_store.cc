@@ -68,11 +68,12 @@ void WeightStore::State::add_matrix(const HeldMatrix& held) {
   slots[held.source->name] = static_cast<TensorSlot>(matrices.size() - 1);
 }
 
-Status WeightStore::State::hold_as_bf16(const std::vector<std::atomic<bool>>& which, const std::vector<ReadUnit>& units,
-                                        int threads) {
+Status WeightStore::State::hold_as_bf16(const HeldTensors& held, const std::vector<std::atomic<bool>>& which,
+                                        const std::vector<ReadUnit>& units, int threads) {
   TRY(run_units(units, threads, [&](const ReadUnit& unit, UnitBuffers&) -> Status {
+    const ShardPart rows = TensorReader::held_rows(held.matrices[unit.matrix].target, unit.row_begin, unit.row_count);
     if (which[unit.matrix])
-      f16_to_bf16_in_place(row(unit.matrix, unit.row_begin), unit.row_count * matrices[unit.matrix].view.cols);
+      f16_to_bf16_in_place(row(unit.matrix, rows.begin), rows.count * matrices[unit.matrix].view.cols);
     return {};
   }));
   for (size_t i = 0; i < which.size(); ++i) {
@@ -109,31 +110,32 @@ Result<std::unique_ptr<WeightStore>> WeightStore::load(const BaseModelFile& mode
     matrix.locked_rows = matrix.view.rows;
     arena_bytes += matrix.bytes(matrix.locked_rows);
     add_units(held, i, units);
-    total_bytes += held.matrices[i].target.rows * held.matrices[i].target.source_row_bytes;
   }
+  for (const ReadUnit& unit : units) total_bytes += unit.row_count * held.matrices[unit.matrix].target.source_row_bytes;
   TRY(state.arena.resize(arena_bytes));
   state.add_panels();
 
   TRY(state.read_vectors(held, reader));
-  std::atomic<uint64_t> hash{state.vectors_hash};             // a sum: units finish in any order
-  std::vector<std::atomic<bool>> bf16(held.matrices.size());  // f16 so far of numbers of bf16 alone
+  std::atomic<uint64_t> hash{options.shard.rank == 0 ? state.vectors_hash : 0};  // a sum: units finish in any order
+  std::vector<std::atomic<bool>> bf16(held.matrices.size());                     // f16 so far of numbers of bf16 alone
   for (size_t i = 0; i < bf16.size(); ++i) bf16[i] = held.matrices[i].target.dtype == DType::kF16;
   std::mutex mutex;
   int64_t done_bytes = 0;
   TRY(run_units(units, options.threads, [&](const ReadUnit& unit, UnitBuffers& buffers) -> Status {
     const HeldMatrix& matrix = held.matrices[unit.matrix];
-    std::byte* const out = state.row(unit.matrix, unit.row_begin);
+    const ShardPart rows = TensorReader::held_rows(matrix.target, unit.row_begin, unit.row_count);
+    std::byte* const out = state.row(unit.matrix, rows.begin);
     TRY_ASSIGN(const uint64_t own,
                reader.read_rows(*matrix.source, matrix.target, unit.row_begin, unit.row_count, out, buffers.source));
-    if (bf16[unit.matrix] && !all_bf16(out, unit.row_count * matrix.target.cols)) bf16[unit.matrix] = false;
-    hash.fetch_add(own);
+    if (bf16[unit.matrix] && !all_bf16(out, rows.count * matrix.target.cols)) bf16[unit.matrix] = false;
+    if (unit.counts) hash.fetch_add(own);
     if (!options.progress) return {};
     const std::lock_guard lock(mutex);
     done_bytes += unit.row_count * matrix.target.source_row_bytes;
     options.progress(done_bytes, total_bytes);
     return {};
   }));
-  TRY(state.hold_as_bf16(bf16, units, options.threads));
+  TRY(state.hold_as_bf16(held, bf16, units, options.threads));
   state.fingerprint = fingerprint_text(hash.load());
   return store;
 }
@@ -167,6 +169,10 @@ Result<std::unique_ptr<WeightStore>> WeightStore::stream_found(const BaseModelFi
   TRY_ASSIGN(packed, make_packed(model, options, cache_dir, log));
   streaming.packed_path = packed.path;
   return stream(model, ledger, options, streaming, log);
+}
+
+void WeightStore::join_fingerprint(const std::string& of_other) {
+  state_->fingerprint = fingerprint_text(fingerprint_value(state_->fingerprint) + fingerprint_value(of_other));
 }
 
 void WeightStore::release_matrices() {

@@ -198,6 +198,9 @@ class WeightStore {
   // Names these weights in system_fingerprint: a fast hash of names, places and
   // bytes of the source.
   const std::string& fingerprint() const;
+  // Of a rank's part the fingerprint is one of the part alone. With those of all other
+  // ranks it is the model's.
+  void join_fingerprint(const std::string& of_other);
   bool streams() const;
   StreamerTotals stream_totals() const;
   StreamShape stream_shape() const;

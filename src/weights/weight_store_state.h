@@ -93,7 +93,8 @@ struct WeightStore::State {
   Status reserve(const HeldTensors& held);  // room for everything, of which nothing is held yet
   void add_matrix(const HeldMatrix& held);
   // Makes bf16 of these resident f16 matrices, whose numbers are all of it.
-  Status hold_as_bf16(const std::vector<std::atomic<bool>>& which, const std::vector<ReadUnit>& units, int threads);
+  Status hold_as_bf16(const HeldTensors& held, const std::vector<std::atomic<bool>>& which,
+                      const std::vector<ReadUnit>& units, int threads);
 
   // Resizing (weight_resize.cc).
   std::vector<PlannedMatrix> planned() const;

@@ -16,6 +16,7 @@ import unittest
 from live_server import ROOT, LiveRouter, LiveServer
 
 ADAPTERS = sorted(path for path in (ROOT / "demo/adapters").iterdir() if path.is_dir())
+ETCD = ROOT / "build/clients/of/etcd/usr/bin/etcd"
 KEY = "of-the-fleet"
 ADMIN = {"Authorization": f"Bearer {KEY}"}
 STEPS = 12  # of a training that publishes each
@@ -124,6 +125,28 @@ class AdapterStore(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.2)
         self.assertEqual(self.text(second, "mine"), want[source.name])
+
+    @unittest.skipUnless(ETCD.exists(), "etcd could not be fetched: run apt-get update and tools/test_clients.sh")
+    def test_peers_that_etcd_knows(self):
+        client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
+        etcd = subprocess.Popen([str(ETCD), "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
+                                 "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(etcd.wait)
+        self.addCleanup(etcd.kill)
+        flags = "--etcd", client.removeprefix("http://")
+        first, second = (self.start(index, *flags, peers=False) for index in (0, 1))
+        status, body = self.upload(first, ADAPTERS[0])
+        self.assertEqual(status, 200, body)
+        deadline = time.monotonic() + 60
+        while True:  # until each has heard of the other
+            status, _, answer = self.load(second, "mine", body["path"])
+            if status == 200:
+                break
+            self.assertEqual(status, 503, answer)
+            self.assertLess(time.monotonic(), deadline, answer)
+            time.sleep(0.1)
+        self.assertEqual(self.ask(second, "mine")[0], 200)
 
     def test_a_peer_whose_files_were_changed(self):
         source = ADAPTERS[0]

@@ -17,6 +17,9 @@ START_SECONDS = 120
 
 
 class LiveServer:
+    LAUNCH = [str(BINARY)]
+    ENVIRONMENT = None  # the test's own
+
     def __init__(self, *flags, model="demo/model", adapters="demo/adapters", before=None, port=0):
         command = ["serve", *([str(ROOT / model)] if model else []), "--port", str(port)]  # None: a flag names it
         if adapters:
@@ -26,7 +29,7 @@ class LiveServer:
 
     def start(self, command, before=None):
         """Until it says where it listens."""
-        self.process = subprocess.Popen([str(BINARY), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        self.process = subprocess.Popen([*self.LAUNCH, *command], env=self.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                         preexec_fn=before)
         self.lines = []
         found = queue.Queue()

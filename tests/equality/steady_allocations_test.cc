@@ -56,6 +56,7 @@ struct Subject {
   const char* model;
   std::vector<std::string> adapters;
   bool on_device = false;
+  int ranks = 1;
 };
 
 constexpr int kTokens = 100, kSequences = 6;
@@ -95,6 +96,7 @@ TEST_P(SteadyState, ADecodeStepAllocatesNothing) {
   options.threads = 2;
   options.engine.max_sequences = 8;
   options.engine.memory_budget_bytes = int64_t{512} << 20;
+  options.tensor_parallel = GetParam().ranks;
   if (GetParam().on_device) options.device = emulated_factory({});
   EngineDriver driver(options);
   ASSERT_TRUE(driver.running());
@@ -138,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Subject{"llama2", {"llama2-r1", "llama2-r64"}}, Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}},
                     Subject{"gguf-llama-q8_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}},
                     Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}, true}, Subject{"gguf-llama-q4_k_m.gguf", {}},
-                    Subject{"gguf-llama-q4_0.gguf", {}}));
+                    Subject{"gguf-llama-q4_0.gguf", {}}, Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}, false, 2}));
 
 }  // namespace
 }  // namespace loralei

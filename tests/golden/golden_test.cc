@@ -19,6 +19,7 @@
 
 #include "formats/safetensors.h"
 #include "support/model_harness.h"
+#include "support/ranked_model.h"
 #include "sys/file.h"
 
 namespace loralei::test {
@@ -62,8 +63,10 @@ json cases() {
 struct Setting {
   std::string ops;
   DType kv = DType::kF32;
+  int ranks = 1;
   std::string name() const {
-    return ops + (kv == DType::kF32 ? std::string() : "_kv_" + std::string(dtype_info(kv).name));
+    return ops + (kv == DType::kF32 ? std::string() : "_kv_" + std::string(dtype_info(kv).name)) +
+           (ranks == 1 ? std::string() : "_ranks_" + std::to_string(ranks));
   }
 };
 
@@ -108,19 +111,39 @@ void Golden::expect_close(std::span<const float> got, std::span<const float> wan
     ASSERT_EQ(got[i], -INFINITY) << where << ": column beyond the vocabulary";
 }
 
+struct Opened {
+  std::unique_ptr<ModelHarness> harness;
+  std::unique_ptr<RankedModel> ranked;  // where there are several ranks
+  bool divides = true;                  // into as many
+};
+
 // All harnesses of one kernel path, by model and the length that fixes dynamic RoPE.
-std::map<std::string, std::unique_ptr<ModelHarness>>& harnesses() {
-  static std::map<std::string, std::unique_ptr<ModelHarness>> all;
+std::map<std::string, Opened>& harnesses() {
+  static std::map<std::string, Opened> all;
   return all;
 }
 
+void open_ranked(Opened& opened, const HarnessOptions& options, int ranks) {
+  auto ranked = RankedModel::open(*opened.harness, options, ranks);
+  if (!ranked.ok()) {
+    opened.divides = false;
+    EXPECT_NE(ranked.error().message.find("cannot be cut"), std::string::npos) << ranked.error().message;
+    return;
+  }
+  opened.ranked = std::move(*ranked);
+  opened.harness->set_forward([model = opened.ranked.get()](const ModelBatch& batch) { return model->forward(batch); });
+}
+
+// Null with `divides` false: the model is none for so many ranks.
 ModelHarness* harness_for(const json& test_case, const Setting& setting) {
   const int64_t max_model_len = test_case.value("max_model_len", int64_t{0});
   const std::string model = test_case["model"];
   const std::string key = setting.name() + ":" + model + ":" + std::to_string(max_model_len);
-  auto& harness = harnesses()[key];
+  Opened& of_case = harnesses()[key];
+  std::unique_ptr<ModelHarness>& harness = of_case.harness;
   if (harness == nullptr) {
     HarnessOptions options;
+    if (setting.ranks > 1) options.threads = 1;
     options.ops = setting.ops;
     options.kv_dtype = setting.kv;
     options.quantised_layout = LayoutId::kPlain;
@@ -131,8 +154,9 @@ ModelHarness* harness_for(const json& test_case, const Setting& setting) {
       return nullptr;
     }
     harness = std::move(*opened);
+    if (setting.ranks > 1) open_ranked(of_case, options, setting.ranks);
   }
-  return harness.get();
+  return of_case.divides ? harness.get() : nullptr;
 }
 
 bool load_adapters(const json& test_case, ModelHarness& harness, std::vector<AdapterRef>& adapters) {
@@ -222,8 +246,10 @@ TEST_P(Golden, EqualsTheReference) {
     }
     ++checked;
   }
-  EXPECT_EQ(checked, static_cast<int>(all.size()));
-  EXPECT_GE(checked, 150);
+  if (GetParam().ranks == 1) {
+    EXPECT_EQ(checked, static_cast<int>(all.size()));
+  }
+  EXPECT_GE(checked, GetParam().ranks == 1 ? 150 : GetParam().ranks == 2 ? 100 : 10);
   EXPECT_GT(compared_, steps_ / 2) << "the tolerance hides too many greedy steps";
   RecordProperty("worst", std::to_string(worst_));
   RecordProperty("compared", compared_);
@@ -234,6 +260,7 @@ std::vector<Setting> settings() {
   for (const OpTable* table : plain_op_tables()) {
     if (table->rounds_bf16) continue;
     for (const DType kv : {DType::kF32, DType::kF16, DType::kBF16}) all.push_back({table->name, kv});
+    for (const int ranks : {2, 4}) all.push_back({table->name, DType::kF32, ranks});
   }
   return all;
 }

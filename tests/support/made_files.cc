@@ -124,48 +124,39 @@ std::string write_wide_adapter(const std::string& path, const ModelConfig& model
   return write_adapter(path, adapter, tensors);
 }
 
-void write_small_model(const std::string& path) {
-  constexpr int kHidden = 64, kHeads = 2, kHeadDim = 64, kFfn = 96, kVocab = 96;
-  const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
-                                 {"model_type", "llama"},
-                                 {"hidden_size", kHidden},
-                                 {"intermediate_size", kFfn},
-                                 {"num_hidden_layers", 1},
-                                 {"num_attention_heads", kHeads},
-                                 {"num_key_value_heads", 1},
-                                 {"head_dim", kHeadDim},
-                                 {"vocab_size", kVocab},
-                                 {"max_position_embeddings", 256},
-                                 {"rms_norm_eps", 1e-5},
-                                 {"rope_theta", 10000.0},
-                                 {"tie_word_embeddings", false},
-                                 {"torch_dtype", "float32"},
-                                 {"hidden_act", "silu"}};
+void write_small_model(const std::string& path, const SmallModel& shape) {
+  constexpr int kHeadDim = 64;
+  const nlohmann::json config = {
+      {"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"},    {"hidden_size", shape.hidden},
+      {"intermediate_size", shape.ffn},        {"num_hidden_layers", 1},   {"num_attention_heads", shape.heads},
+      {"num_key_value_heads", shape.kv_heads}, {"head_dim", kHeadDim},     {"vocab_size", shape.vocab},
+      {"max_position_embeddings", 256},        {"rms_norm_eps", 1e-5},     {"rope_theta", 10000.0},
+      {"tie_word_embeddings", false},          {"torch_dtype", "float32"}, {"hidden_act", "silu"}};
   write_file(path + "/config.json", config.dump());
   Prng random(7);
   std::vector<MadeTensor> tensors;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape, float middle, float spread) {
+  const auto add = [&](const std::string& name, std::vector<int64_t> sizes, float middle, float spread) {
     MadeTensor& tensor = tensors.emplace_back();
     tensor.name = name;
-    tensor.shape = shape;
+    tensor.shape = sizes;
     int64_t count = 1;
-    for (const int64_t size : shape) count *= size;
+    for (const int64_t size : sizes) count *= size;
     for (int64_t i = 0; i < count; ++i)
       tensor.values.push_back(middle + spread * static_cast<float>(2 * random.uniform() - 1));
   };
   const std::string layer = "model.layers.0.";
-  add("model.embed_tokens.weight", {kVocab, kHidden}, 0, 1);
-  add("lm_head.weight", {kVocab, kHidden}, 0, 0.3f);
-  add("model.norm.weight", {kHidden}, 1, 0.1f);
-  add(layer + "input_layernorm.weight", {kHidden}, 1, 0.1f);
-  add(layer + "post_attention_layernorm.weight", {kHidden}, 1, 0.1f);
-  add(layer + "self_attn.q_proj.weight", {kHeads * kHeadDim, kHidden}, 0, 0.2f);
-  add(layer + "self_attn.k_proj.weight", {kHeadDim, kHidden}, 0, 0.2f);
-  add(layer + "self_attn.v_proj.weight", {kHeadDim, kHidden}, 0, 0.2f);
-  add(layer + "self_attn.o_proj.weight", {kHidden, kHeads * kHeadDim}, 0, 0.2f);
-  add(layer + "mlp.gate_proj.weight", {kFfn, kHidden}, 0, 0.2f);
-  add(layer + "mlp.up_proj.weight", {kFfn, kHidden}, 0, 0.2f);
-  add(layer + "mlp.down_proj.weight", {kHidden, kFfn}, 0, 0.2f);
+  add("model.embed_tokens.weight", {shape.vocab, shape.hidden}, 0, 1);
+  add("lm_head.weight", {shape.vocab, shape.hidden}, 0, 0.3f);
+  add("model.norm.weight", {shape.hidden}, 1, 0.1f);
+  add(layer + "input_layernorm.weight", {shape.hidden}, 1, 0.1f);
+  add(layer + "post_attention_layernorm.weight", {shape.hidden}, 1, 0.1f);
+  add(layer + "self_attn.q_proj.weight", {shape.heads * kHeadDim, shape.hidden}, 0, 0.2f);
+  add(layer + "self_attn.k_proj.weight", {shape.kv_heads * kHeadDim, shape.hidden}, 0, 0.2f);
+  add(layer + "self_attn.v_proj.weight", {shape.kv_heads * kHeadDim, shape.hidden}, 0, 0.2f);
+  add(layer + "self_attn.o_proj.weight", {shape.hidden, shape.heads * kHeadDim}, 0, 0.2f);
+  add(layer + "mlp.gate_proj.weight", {shape.ffn, shape.hidden}, 0, 0.2f);
+  add(layer + "mlp.up_proj.weight", {shape.ffn, shape.hidden}, 0, 0.2f);
+  add(layer + "mlp.down_proj.weight", {shape.hidden, shape.ffn}, 0, 0.2f);
   write_safetensors(path + "/model.safetensors", tensors);
 }
 

@@ -36,7 +36,10 @@ void write_safetensors(const std::string& path, const std::vector<MadeTensor>& t
 
 // A Hugging Face folder: one layer, heads of 64 numbers (which tiled attention has),
 // weights in f32.
-void write_small_model(const std::string& path);
+struct SmallModel {
+  int hidden = 64, heads = 2, kv_heads = 1, ffn = 96, vocab = 96;
+};
+void write_small_model(const std::string& path, const SmallModel& shape = {});
 
 struct MadeAdapter {
   int rank = 4;

@@ -12,14 +12,17 @@
 
 namespace loralei::test {
 
-namespace {
-
 Result<const OpTable*> table_of(const HarnessOptions& options) {
   if (options.table != nullptr) return options.table;
   return select_op_table(options.ops, options.ops.empty() ? Bf16Inputs::kExact : Bf16Inputs::kRounded);
 }
 
-}  // namespace
+ModelLimits limits_of(const HarnessOptions& options) {
+  ModelLimits limits;
+  limits.rows_max = options.tokens_max * 2;
+  limits.max_model_len = options.max_model_len;
+  return limits;
+}
 
 TokenId arg_max(std::span<const float> logits) {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -48,11 +51,8 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
     TRY_ASSIGN(harness->weights_,
                WeightStore::stream(harness->file_, *harness->ledger_, weight_options, streaming, log));
   }
-  ModelLimits limits;
-  limits.rows_max = options.tokens_max * 2;
-  limits.max_model_len = options.max_model_len;
   TRY_ASSIGN(const OpTable* const ops, table_of(options));
-  TRY_ASSIGN(harness->model_, Model::create(config, *harness->weights_, *ops, *harness->pool_, limits));
+  TRY_ASSIGN(harness->model_, Model::create(config, *harness->weights_, *ops, *harness->pool_, limits_of(options)));
 
   const int blocks_per_sequence = (options.tokens_max + kKvBlockTokens - 1) / kKvBlockTokens;
   KvView& kv = harness->kv_;

@@ -36,6 +36,10 @@ struct HarnessOptions {
   StreamingOptions streaming;
 };
 
+// What a harness with these options computes with.
+Result<const OpTable*> table_of(const HarnessOptions& options);
+ModelLimits limits_of(const HarnessOptions& options);
+
 struct AdapterRef {
   const Adapter* adapter = nullptr;
   float scale = 1.0f;
@@ -74,6 +78,7 @@ class ModelHarness {
   // same weights, which has block ids below total_blocks() in a cache of its own.
   using Forward = std::function<Status(const ModelBatch&)>;
   void set_forward(Forward forward) { forward_ = std::move(forward); }
+  const KvView& kv() const { return kv_; }
   int32_t total_blocks() const { return total_blocks_; }
   Status forward_on_host(const ModelBatch& batch) { return model_->forward(batch, kv_); }
 

@@ -24,7 +24,7 @@ struct Int8A {
   const float* scales = nullptr;
 
   static Int8A of_a(const LoraPair& pair, int32_t rank) {
-    return {pair.a + rank * lora_a_stride_bytes(pair), pair.a_scale + rank * lora_quant_groups(pair.in)};
+    return {pair.a + rank * lora_a_stride_bytes(pair), pair.a_scale + rank * lora_quant_groups(lora_a_width(pair))};
   }
   LORALEI_INLINE F at(int64_t k) const { return mul(to_float(load_s8(data + k)), set1(scales[k / kLoraQuantGroup])); }
   LORALEI_INLINE F at_n(int64_t k, int) const { return at(k); }  // the row is padded with zeros
