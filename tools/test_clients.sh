@@ -35,6 +35,7 @@ unpacked() {
   fi
   rm -rf "$folder"
 }
+mkdir -p build/clients/of
 unpacked prometheus usr/bin/prometheus prometheus
 unpacked etcd usr/bin/etcd etcd-server
 unpacked haproxy usr/sbin/haproxy haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1

@@ -80,8 +80,12 @@ void Membership::leave() {
 
 void Membership::leave_and_wait(int64_t timeout_ms) {
   leave();
-  const std::lock_guard lock(mutex_);
-  if (keeper_) (void)keeper_->wait_left(timeout_ms);
+  MemberKeeper* keeper = nullptr;  // it stays; a drain over HTTP need not wait for this
+  {
+    const std::lock_guard lock(mutex_);
+    keeper = keeper_.get();
+  }
+  if (keeper != nullptr) (void)keeper->wait_left(timeout_ms);
 }
 
 }  // namespace loralei

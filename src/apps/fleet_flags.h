@@ -43,7 +43,7 @@ class Membership {
  private:
   std::mutex mutex_;
   bool left_ = false;
-  std::unique_ptr<MemberKeeper> keeper_;  // null: not yet, or no member
+  std::unique_ptr<MemberKeeper> keeper_;  // set once; null: not yet, or no member
 };
 
 }  // namespace loralei

@@ -54,7 +54,7 @@ class Keeper final : public MemberKeeper {
         log_(log) {}
   ~Keeper() override {
     leave();
-    wait_left(kLeaveMs);
+    if (!waited_) wait_left(kLeaveMs);
     client_->stop();
     if (thread_.joinable()) thread_.join();
   }
@@ -69,6 +69,7 @@ class Keeper final : public MemberKeeper {
   }
   bool wait_left(int64_t timeout_ms) override {
     std::unique_lock lock(mutex_);
+    waited_ = true;
     return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return left_; });
   }
   bool is_member() const override { return member_; }
@@ -130,6 +131,7 @@ class Keeper final : public MemberKeeper {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool leaving_ = false, left_ = false;  // guarded by mutex_
+  bool waited_ = false;                  // who waited in vain does not do so again; likewise
   std::thread thread_;
 };
 

@@ -267,8 +267,10 @@ class FleetThroughEtcd(unittest.TestCase):
         everybody = sorted(f"{node.address}:8080" for node in cls.replicas)
         return max(wait_for(f"{router.name} has all replicas up", lambda router=router: cls.up(router) == everybody) for router in cls.routers)
 
-    def etcd(self, path, body):
+    def etcd(self, path, body, without=None):
         for node in self.etcds:
+            if node is without:
+                continue
             try:
                 status, text = request(node.address, 2379, "POST", path, body, timeout=3)
                 if status == 200:
@@ -314,10 +316,22 @@ class FleetThroughEtcd(unittest.TestCase):
         if node in self.etcds:  # with another leader, if it was that
             others = [other for other in self.etcds if other is not node]
             wait_for("the other members take writes", lambda: any(self.writes(other) for other in others))
+            self.news_come(node)
         if node in self.routers:
             time.sleep(1)
         print(f"{node.name}: seen after {time.monotonic() - begin:.2f} s", flush=True)
         self.answers_come(6)
+
+    def news_come(self, node):
+        """Routers that watched the member that is gone hear of who joins and leaves."""
+        stranger = "10.77.0.99:1"
+        key = base64.b64encode(f"/loralei/default/members/{stranger}".encode()).decode()
+        value = base64.b64encode(json.dumps({"format": 1, "host": "10.77.0.99", "port": 1}).encode()).decode()
+        self.etcd("/v3/kv/put", {"key": key, "value": value}, without=node)
+        joined = max(wait_for("it joins", lambda router=router: stranger in self.members(router)) for router in self.routers)
+        self.etcd("/v3/kv/deleterange", {"key": key}, without=node)
+        left = max(wait_for("it leaves", lambda router=router: stranger not in self.members(router)) for router in self.routers)
+        print(f"without {node.name}: a member that joins is known after {joined:.2f} s, one that leaves after {left:.2f} s", flush=True)
 
     def writes(self, node):
         try:
