@@ -178,7 +178,8 @@ void AdapterService::record(const std::shared_ptr<Load>& load, const std::string
     load->entry.number = *number;
     finish(load, version);
   };
-  const Status taken = records_->registry().put(std::move(record), written);
+  const int64_t had = load->replaced ? load->replaced->number : 0;
+  const Status taken = records_->registry().put(std::move(record), written, had);
   if (!taken.ok()) undo(*load, taken.error());
 }
 

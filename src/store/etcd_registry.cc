@@ -57,7 +57,7 @@ class EtcdRegistry final : public Registry {
     return all;
   }
 
-  Status put(AdapterRecord record, Done done) override;
+  Status put(AdapterRecord record, Done done, int64_t had) override;
   Status remove(const std::string& name, Done done) override {
     return take({.name = name, .record = {}, .removed = 0, .done = std::move(done)});
   }
@@ -71,6 +71,7 @@ class EtcdRegistry final : public Registry {
   struct Write {
     std::string name;
     std::optional<AdapterRecord> record;  // to be put; else one removes
+    int64_t had = INT64_MAX;              // Registry::put()
     int64_t removed = 0;                  // that version; 0: all
     Done done;
     int64_t until_ns = 0;
@@ -142,7 +143,7 @@ void EtcdRegistry::stop() {
   if (watch_) watch_->stop();
 }
 
-Status EtcdRegistry::put(AdapterRecord record, Done done) {
+Status EtcdRegistry::put(AdapterRecord record, Done done, int64_t had) {
   for (const std::string* text : {&record.digest, &record.base, &record.path, &record.root, &record.stamp}) {
     if (text->size() > kTextBytesMost)
       return too_large("the registry keeps no path longer than " + std::to_string(kTextBytesMost) + " bytes");
@@ -155,7 +156,7 @@ Status EtcdRegistry::put(AdapterRecord record, Done done) {
       return too_large("more than " + std::to_string(kMaxAdapters) + " adapters are not kept; unload some");
   }
   const std::string name = record.name;
-  return take({.name = name, .record = std::move(record), .removed = 0, .done = std::move(done)});
+  return take({.name = name, .record = std::move(record), .had = had, .removed = 0, .done = std::move(done)});
 }
 
 Status EtcdRegistry::take(Write write) {
@@ -207,6 +208,13 @@ Result<int64_t> EtcdRegistry::write(const Write& write) {
     TRY_ASSIGN(known, read(write));
   }
   while (true) {
+    const int64_t same = write.record ? same_since(known->value, *write.record, write.had) : 0;
+    if (same > 0 && fresh) return same;
+    if (same > 0) {  // as was told; it may be gone by now
+      TRY_ASSIGN(known, read(write));
+      fresh = true;
+      continue;
+    }
     Known next = *known;
     const int64_t number = write.record ? put_version(next.value, *write.record, options_.keep_versions)
                                         : remove_versions(next.value, write.removed);

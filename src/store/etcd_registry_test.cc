@@ -68,6 +68,29 @@ TEST_F(EtcdRegistryTest, WhoComesSecondDoesItToWhatIsThereThen) {
   EXPECT_EQ(remove(*one, "a", 2).value(), 0);
 }
 
+// A router has all servers of a fleet load the same.
+TEST_F(EtcdRegistryTest, ServersThatLoadTheSameHaveOneVersion) {
+  const auto one = open(), two = open();
+  EXPECT_EQ(put(*one, record("a", "d1"), 0).value(), 1);
+  EXPECT_EQ(put(*two, record("a", "d1"), 0).value(), 1) << "whether or not it has heard of it";
+  EXPECT_EQ(put(*two, record("a", "d1"), 1).value(), 2) << "its own again: another version, as ever";
+  EXPECT_EQ(put(*one, record("a", "d1"), 1).value(), 2);
+  EXPECT_EQ(put(*one, record("a", "d2"), 2).value(), 3);
+  EXPECT_EQ(put(*two, record("a", "d1"), 2).value(), 4) << "others files";
+  AdapterRecord elsewhere = record("a", "d1");
+  elsewhere.path = "/adapters/b";
+  EXPECT_EQ(put(*two, elsewhere, 2).value(), 5);
+  // At once.
+  etcd.before_txn([&] { EXPECT_EQ(put(*two, record("b", "d"), 0).value(), 1); });
+  EXPECT_EQ(put(*one, record("b", "d"), 0).value(), 1);
+  // What was heard of and is gone is no version any more.
+  until([&] { return one->find("b").has_value(); });
+  ASSERT_EQ(remove(*two, "b").value(), 1);
+  EXPECT_EQ(put(*one, record("b", "d"), 0).value(), 2);
+  until([&] { return two->find("b").has_value(); });
+  EXPECT_EQ(two->find("b")->number, 2);
+}
+
 // Random writes of two at once. Who answers first did not do it first, so that what the
 // two answered is put in the order of the numbers: nobody has one twice, none is left
 // out, and what is there in the end are the newest that were not removed.

@@ -60,8 +60,10 @@ class Registry {
   // All versions that are kept, by name, the oldest first.
   virtual std::vector<AdapterRecord> list() const = 0;
   // A new version of record.name, which is given its number; or with a number one that
-  // was removed, again.
-  virtual Status put(AdapterRecord record, Done done) = 0;
+  // was removed, again. `had`: the newest number that the caller has of the name. Where
+  // others write, too, and one of them has put the same files since (digest, base and
+  // path), that is the version: all servers of a fleet are asked to load the same.
+  virtual Status put(AdapterRecord record, Done done, int64_t had = INT64_MAX) = 0;
   // All versions of the name.
   virtual Status remove(const std::string& name, Done done) = 0;
   // One of them; number > 0.

@@ -27,9 +27,10 @@ inline AdapterRecord record(const std::string& name, const std::string& digest =
   return made;
 }
 
-inline Result<int64_t> put(Registry& registry, AdapterRecord one) {
+inline Result<int64_t> put(Registry& registry, AdapterRecord one, int64_t had = INT64_MAX) {
   std::promise<Result<int64_t>> answer;
-  TRY(registry.put(std::move(one), [&](const Result<int64_t>& number) { answer.set_value(number); }));
+  TRY(registry.put(
+      std::move(one), [&](const Result<int64_t>& number) { answer.set_value(number); }, had));
   return answer.get_future().get();
 }
 

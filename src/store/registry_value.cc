@@ -116,6 +116,13 @@ int64_t put_version(RegistryValue& value, AdapterRecord record, int64_t keep_ver
   return number;
 }
 
+int64_t same_since(const RegistryValue& value, const AdapterRecord& record, int64_t had) {
+  if (value.versions.empty() || record.number != 0) return 0;
+  const AdapterRecord& newest = value.versions.back();
+  const bool same = newest.digest == record.digest && newest.base == record.base && newest.path == record.path;
+  return same && newest.number > had ? newest.number : 0;
+}
+
 int64_t remove_versions(RegistryValue& value, int64_t number) {
   const auto is_it = [number](const AdapterRecord& one) { return number == 0 || one.number == number; };
   int64_t newest = 0;

@@ -39,6 +39,8 @@ Result<RegistryValue> parse_registry_value(std::string_view name, std::string_vi
 
 // What the calls of Registry do to it; each answers as they do (Registry::Done).
 int64_t put_version(RegistryValue& value, AdapterRecord record, int64_t keep_versions);
+// The newest version where it is of the same files and newer than `had`; else 0.
+int64_t same_since(const RegistryValue& value, const AdapterRecord& record, int64_t had);
 int64_t remove_versions(RegistryValue& value, int64_t number);  // 0: all
 void add_done(RegistryValue& value, RegistryDone done);
 

@@ -96,7 +96,7 @@ class SqliteRegistry final : public Registry {
     return all;
   }
 
-  Status put(AdapterRecord record, Done done) override {
+  Status put(AdapterRecord record, Done done, int64_t /*had: nobody else writes*/) override {
     for (const std::string* text :
          {&record.name, &record.digest, &record.base, &record.path, &record.root, &record.stamp}) {
       if (text->size() > static_cast<size_t>(kSqliteFieldBytesMost) / 16)
