@@ -14,6 +14,7 @@
 #include "base/printable.h"
 #include "base/units.h"
 #include "formats/base_model.h"
+#include "parallel/process_group.h"
 #include "sys/cpu.h"
 #include "sys/env.h"
 #include "sys/hub_folder.h"
@@ -525,6 +526,11 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   if (flags.activations == "f32") options.activations = Activations::kF32;
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   apply_profile(flags, options.engine);
+  if (flags.memory_sharing == MemorySharing::kJoint && started_processes() > 1) {
+    return unsupported(
+        "Ranks that are processes have each a KV cache and shares of memory of their own: leave --memory-sharing joint "
+        "out, or take threads (the same --tensor-parallel without mpirun).");
+  }
   // Whoever states a budget means it to be used. Where none is stated, others on the
   // machine want what prefixes would fill.
   options.engine.memory_sharing = flags.memory_sharing.value_or(

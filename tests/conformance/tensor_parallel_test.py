@@ -101,9 +101,13 @@ class TensorParallelTest(unittest.TestCase):
     @unittest.skipUnless(MPIRUN, "no mpirun here")
     def test_what_mpirun_started_is_what_was_asked_for(self):
         command = [MPIRUN, "--oversubscribe", "-n", "2", str(BINARY), "serve", str(ROOT / "demo/model"), "--port", "0"]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=MPI)
-        self.assertNotEqual(ended.returncode, 0)
-        self.assertIn("mpirun has started 2 processes for --tensor-parallel 1", ended.stdout + ended.stderr)
+        for flags, sentence in [
+            ([], "mpirun has started 2 processes for --tensor-parallel 1"),
+            (["--tensor-parallel", "2", "--memory-sharing", "joint"], "leave --memory-sharing joint out"),
+        ]:
+            ended = subprocess.run(command + flags, capture_output=True, text=True, timeout=120, env=MPI)
+            self.assertNotEqual(ended.returncode, 0)
+            self.assertIn(sentence, ended.stdout + ended.stderr)
 
 
 if __name__ == "__main__":
