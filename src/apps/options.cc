@@ -514,6 +514,17 @@ void note_limits_as_lengths(const SchedulingOptions& scheduling, std::vector<std
       "those fill the queues of --schedule-policy wrs; where clients state no limits, choose history or learned.");
 }
 
+// Whoever states a budget means it to be used. Where none is stated, others on the
+// machine want what prefixes would fill.
+static Result<MemorySharing> memory_sharing_of(const EngineFlags& flags, int64_t budget_bytes) {
+  if (flags.memory_sharing == MemorySharing::kJoint && started_processes() > 1) {
+    return unsupported(
+        "Ranks that are processes have each a KV cache and shares of memory of their own: leave --memory-sharing joint "
+        "out, or take threads (the same --tensor-parallel without mpirun).");
+  }
+  return flags.memory_sharing.value_or(budget_bytes == 0 ? MemorySharing::kFixed : MemorySharing::kJoint);
+}
+
 Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   EngineHostOptions options = flags.host;
   options.isa = env_string("LORALEI_ISA").value_or("");
@@ -526,15 +537,7 @@ Result<EngineHostOptions> finish_engine_options(const EngineFlags& flags) {
   if (flags.activations == "f32") options.activations = Activations::kF32;
   TRY(parse_size("--memory-budget", flags.memory_budget, options.engine.memory_budget_bytes));
   apply_profile(flags, options.engine);
-  if (flags.memory_sharing == MemorySharing::kJoint && started_processes() > 1) {
-    return unsupported(
-        "Ranks that are processes have each a KV cache and shares of memory of their own: leave --memory-sharing joint "
-        "out, or take threads (the same --tensor-parallel without mpirun).");
-  }
-  // Whoever states a budget means it to be used. Where none is stated, others on the
-  // machine want what prefixes would fill.
-  options.engine.memory_sharing = flags.memory_sharing.value_or(
-      options.engine.memory_budget_bytes == 0 ? MemorySharing::kFixed : MemorySharing::kJoint);
+  TRY_ASSIGN(options.engine.memory_sharing, memory_sharing_of(flags, options.engine.memory_budget_bytes));
   TRY(parse_size("--prefetch-window", flags.prefetch_window, options.residency.window_bytes));
   TRY_ASSIGN(options.residency.policy, parse_residency_policy(flags.residency));
   GpuFlags gpu = flags.gpu;
