@@ -85,7 +85,7 @@ class World {
     const int64_t end = clock.now_ns() + kLong;
     while (clock.now_ns() < end) {
       const bool all = pool->ready_helpers() == pool->helpers();
-      // One that was stopped and has had no task since is found out by this one's deadline.
+      // One that was stopped and has had no task since is found out by this deadline.
       const Status status = run(
           1'000'000'000, [] {}, 0);
       if (all && status.ok() && pool->ready_helpers() == pool->helpers()) return;
