@@ -122,7 +122,8 @@ TEST_F(AdapterMixTest, PopularityShifts) {
   for (const int64_t period : {0, 1, 2}) {
     Prng random(1);
     std::map<std::string, int> counts;
-    for (int i = 0; i < 1000; ++i) ++counts[mix.draw({.at_ns = period * 60'000'000'000 + i * 50'000'000}, random).name];
+    for (int i = 0; i < 1000; ++i)
+      ++counts[mix.draw({.at_ns = period * 60'000'000'000 + int64_t{i} * 50'000'000}, random).name];
     const auto most = std::max_element(counts.begin(), counts.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
     popular[period] = most->first;
