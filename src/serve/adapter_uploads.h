@@ -4,7 +4,7 @@
 //
 // Thread: any. What touches the disk runs on threads of its own, a piece at a time, and
 // fetches on others.
-// Ownership: borrows store, peers and log, which outlive it. An upload is owned by its
+// Ownership: borrows store and peers, which outlive it. An upload is owned by its
 // request; one whose client leaves takes what it brought along.
 // Invariants: of a body no more is in memory than a piece. Nothing is in the store before
 // the form has ended well.

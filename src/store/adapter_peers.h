@@ -7,7 +7,7 @@
 // Ownership: borrows the store and the log, which outlive it.
 // Invariants: a peer is asked for digests alone, and what it sends is nothing until it
 // has them: not parsed, not found, not linked. What was fetched in part is gone on with,
-// at another peer and after a restart too. The key goes to the peers that were named and
+// at another peer and after a restart too. The key goes to those that `peers` names and
 // to nobody else: redirections are not followed.
 // Failure: kUnavailable where no peer has it, with what each said; kCancelled behind
 // stop(), which ends fetches within a read's time.

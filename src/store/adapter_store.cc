@@ -101,7 +101,14 @@ Result<int64_t> AdapterDraft::begin_known(const StoredFile& file) {
     return file.bytes;
   }
   open_->path = store_.folder_ + "/incoming/" + file.sha256 + ".part";
-  const Status opened = open_file(*open_, true);
+  open_->resumable = true;
+  Status opened = open_file(*open_, true);
+  if (!opened.ok() && opened.error().code == ErrorCode::kUnavailable) {
+    // Another draft is at it, as of one with the same config: this one begins anew.
+    open_->path = store_.new_path();
+    open_->resumable = false;
+    opened = open_file(*open_, false);
+  }
   if (!opened.ok()) {
     close_file(true);
     return opened.error();
@@ -153,7 +160,7 @@ Status AdapterDraft::end() {
 void AdapterDraft::close_file(bool keep_part) {
   if (open_->whole) store_.let_go({open_->file});
   open_->out.reset();
-  if (!open_->path.empty() && !(keep_part && open_->known)) (void)remove_file(open_->path);
+  if (!open_->path.empty() && !(keep_part && open_->resumable)) (void)remove_file(open_->path);
   store_.give_room(open_->granted_bytes);
   open_.reset();
 }

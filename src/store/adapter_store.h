@@ -62,7 +62,8 @@ class AdapterDraft {
   struct Open {
     StoredFile file;
     bool known = false, whole = false;
-    std::string path;  // on its way
+    bool resumable = false;  // its path says what it is a part of
+    std::string path;        // on its way
     std::optional<WriteFile> out;
     Sha256 sha;
     int64_t bytes = 0;

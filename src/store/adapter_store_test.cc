@@ -184,6 +184,34 @@ TEST_F(AdapterStoreTest, WhatIsKnownIsCheckedAndGoneOnWith) {
   EXPECT_EQ(*draft->begin_known(other), 0) << "what was wrong is not gone on with";
 }
 
+// Two adapters of one training have the same config.
+TEST_F(AdapterStoreTest, TwoDraftsMayFetchTheSameFileAtOnce) {
+  open();
+  const std::string text = "the same";
+  const StoredFile known{"x.gguf", std::ssize(text), sha256_hex(text)};
+  {
+    const auto one = store_->draft(), two = store_->draft(), three = store_->draft();
+    EXPECT_EQ(*one->begin_known(known), 0);
+    ASSERT_TRUE(one->write(bytes_of("the ")).ok());
+    const auto begun = two->begin_known(known);
+    ASSERT_TRUE(begun.ok()) << begun.error().message;
+    EXPECT_EQ(*begun, 0) << "not behind what another one writes";
+    EXPECT_EQ(*three->begin_known(known), 0);
+    ASSERT_TRUE(three->write(bytes_of("the s")).ok());  // and is given up
+    ASSERT_TRUE(two->write(bytes_of(text)).ok());
+    ASSERT_TRUE(one->write(bytes_of("same")).ok());
+    ASSERT_TRUE(one->end().ok());
+    ASSERT_TRUE(two->end().ok());
+    EXPECT_EQ(one->commit()->digest(), two->commit()->digest());
+  }
+  EXPECT_TRUE(fs::is_empty(folder_ + "/incoming"));
+  EXPECT_EQ(store_->stats().adapters, 1u);
+  const std::string digest = store_->list().front().digest();
+  EXPECT_EQ(store_->stats().bytes, std::ssize(text) + std::ssize(store_->list().front().text()));
+  ASSERT_TRUE(store_->remove(digest).ok());
+  EXPECT_EQ(store_->stats().bytes, 0);
+}
+
 TEST_F(AdapterStoreTest, AFullStoreDropsWhatNobodyUses) {
   open(400);
   std::set<std::string> used;
