@@ -69,6 +69,12 @@ const FileSystem& OpenAdapterStore::adapter_files(const FileSystem& here) {
   return *files;
 }
 
+const FileSystem& OpenAdapterStore::files_of_requests(const FileSystem& here) {
+  if (!peers) return here;
+  files_beside = std::make_unique<PeerFiles>(here, *store, *peers, false);
+  return *files_beside;
+}
+
 Result<OpenAdapterStore> open_adapter_store(const AdapterStoreFlags& flags, const FleetFlags& fleet,
                                             const std::string& key, LogSink& log) {
   OpenAdapterStore open;

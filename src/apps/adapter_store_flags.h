@@ -35,18 +35,20 @@ struct OpenAdapterStore {
   ~OpenAdapterStore();
   OpenAdapterStore(OpenAdapterStore&&) noexcept;
 
-  std::unique_ptr<FleetPeers> members;  // null: without --etcd
-  std::unique_ptr<AdapterStore> store;  // null: there is none
-  std::unique_ptr<AdapterPeers> peers;  // null: none are asked
-  std::unique_ptr<PeerFiles> files;     // of adapters, with peers
+  std::unique_ptr<FleetPeers> members;             // null: without --etcd
+  std::unique_ptr<AdapterStore> store;             // null: there is none
+  std::unique_ptr<AdapterPeers> peers;             // null: none are asked
+  std::unique_ptr<PeerFiles> files, files_beside;  // of adapters, with peers
   int64_t max_upload_bytes = AdapterStoreUse{}.max_upload_bytes;
 
   AdapterStoreUse use() const { return {store.get(), peers.get(), max_upload_bytes}; }
   // The folder that adapters are opened below; "": there is none.
   std::string root() const { return store ? store->folder() + "/adapters" : ""; }
-  // Of adapters, here or at peers: `here` or what is made of it, which lives as long as
-  // this.
+  // Of adapters, here or at peers, for who loads them: `here` or what is made of it,
+  // which lives as long as this. And for who answers requests and must not wait for a
+  // peer.
   const FileSystem& adapter_files(const FileSystem& here);
+  const FileSystem& files_of_requests(const FileSystem& here);
 };
 // `key`: what peers are asked with.
 Result<OpenAdapterStore> open_adapter_store(const AdapterStoreFlags& flags, const FleetFlags& fleet,

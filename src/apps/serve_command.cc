@@ -375,8 +375,9 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   const SteadyClock clock;
   Membership membership;
   flags.serve.on_drain = [&membership] { membership.leave(); };
-  TRY_ASSIGN(const std::unique_ptr<ApiServer> server,
-             ApiServer::start(flags.serve, host->engine(), std::move(text), adapter_files, clock, log));
+  TRY_ASSIGN(
+      const std::unique_ptr<ApiServer> server,
+      ApiServer::start(flags.serve, host->engine(), std::move(text), store.files_of_requests(files_here), clock, log));
   TRY_ASSIGN(
       const std::unique_ptr<KvEventPublisher> publisher,
       publish_kv_events(
@@ -417,6 +418,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   if (ended.ok()) return {};
   print_error("serve", ended.error());
   processes->end_process(1);
+  return ended;
 }
 
 constexpr const char* kLogGroup = "API and logs";

@@ -6,6 +6,7 @@
 
 #include "http/client.h"
 #include "sys/folder.h"
+#include "sys/threads.h"
 
 namespace loralei {
 namespace {
@@ -95,10 +96,44 @@ Status AdapterPeers::fetch_again(const std::string& digest) {
   return fetch(digest);
 }
 
-void AdapterPeers::stop() {
-  stopped_ = true;
+Status AdapterPeers::fetch_beside(const std::string& digest) {
   const std::lock_guard lock(mutex_);
-  ended_.notify_all();
+  const auto failed = failures_.find(digest);
+  if (failed != failures_.end() && std::chrono::steady_clock::now() < failed->second.until) return failed->second.error;
+  if (!stopped_ && std::find(later_.begin(), later_.end(), digest) == later_.end() && !running_.contains(digest)) {
+    later_.push_back(digest);
+    if (!thread_.joinable()) {
+      TRY_ASSIGN(thread_, start_thread([this] { fetch_those_to_come(); }));
+    }
+    ended_.notify_all();
+  }
+  return Error{ErrorCode::kUnavailable,
+               "The adapter '" + digest.substr(0, 12) + "...' is being fetched from a peer; try again in a moment."};
+}
+
+void AdapterPeers::fetch_those_to_come() {
+  name_this_thread("fetch beside");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    while (later_.empty() && !stopped_) ended_.wait(lock);
+    if (stopped_) return;
+    const std::string digest = later_.front();
+    lock.unlock();
+    (void)fetch(digest);  // who asks again is told how it went
+    lock.lock();
+    later_.pop_front();
+  }
+}
+
+void AdapterPeers::stop() {
+  std::thread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    ended_.notify_all();
+    thread.swap(thread_);
+  }
+  if (thread.joinable()) thread.join();
 }
 
 Status AdapterPeers::fetch_from_any(const std::string& digest) {
@@ -160,7 +195,7 @@ Status AdapterPeers::fetch_from(const UpstreamAddress& address, const std::strin
 Status PeerFiles::bring(const std::string& path) const {
   const std::string digest = store_.digest_of(path);
   if (digest.empty() || store_.find(digest)) return {};
-  return peers_.fetch_again(digest);
+  return waits_ ? peers_.fetch_again(digest) : peers_.fetch_beside(digest);
 }
 
 Result<std::unique_ptr<File>> PeerFiles::open(const std::string& path) const {

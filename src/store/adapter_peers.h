@@ -17,12 +17,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/log.h"
@@ -52,6 +54,9 @@ class AdapterPeers {
   // The same for who asks as often as he is asked: what has just failed is not tried
   // again at once.
   Status fetch_again(const std::string& digest);
+  // The same for who must not wait: begins it on a thread of its own, and answers
+  // kUnavailable until it is here.
+  Status fetch_beside(const std::string& digest);
   void stop();
 
   struct Stats {
@@ -61,6 +66,7 @@ class AdapterPeers {
   Stats stats() const { return {fetched_, failed_, bytes_}; }
 
  private:
+  void fetch_those_to_come();
   Status fetch_from_any(const std::string& digest);
   Status fetch_from(const UpstreamAddress& peer, const std::string& digest);
 
@@ -78,14 +84,17 @@ class AdapterPeers {
   // By digest; guarded by mutex_.
   std::set<std::string> running_;
   std::map<std::string, Failure> failures_;
+  std::deque<std::string> later_;  // of fetch_beside(), to begin
+  std::thread thread_;             // that does; begun with the first
 };
 
 // Another FileSystem, but that what lies in the store's adapters/ is fetched first where
-// it is not there. Thread-safe; borrows all that it is given.
+// it is not there: whoever opens it waits, or is told to come again (waits: false), as
+// where other requests would wait for him. Thread-safe; borrows all that it is given.
 class PeerFiles final : public FileSystem {
  public:
-  PeerFiles(const FileSystem& files, const AdapterStore& store, AdapterPeers& peers)
-      : files_(files), store_(store), peers_(peers) {}
+  PeerFiles(const FileSystem& files, const AdapterStore& store, AdapterPeers& peers, bool waits = true)
+      : files_(files), store_(store), peers_(peers), waits_(waits) {}
   Result<std::unique_ptr<File>> open(const std::string& path) const override;
   Result<std::unique_ptr<UntrustedFolder>> open_folder(const std::string& path, const std::string& name) const override;
   PathKind kind(const std::string& path) const override;
@@ -98,6 +107,7 @@ class PeerFiles final : public FileSystem {
   const FileSystem& files_;
   const AdapterStore& store_;
   AdapterPeers& peers_;
+  const bool waits_;
 };
 
 }  // namespace loralei

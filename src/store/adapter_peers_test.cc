@@ -23,6 +23,12 @@ class TestPeer final : public HttpHandler {
     released = true;
     server_.reset();
   }
+  // Who hangs waits no longer, and neither do those to come.
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    held_.clear();
+    hangs = false;
+  }
   UpstreamAddress address() const { return {"127.0.0.1", server_->port()}; }
 
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override {
@@ -42,7 +48,10 @@ class TestPeer final : public HttpHandler {
     }
     if (hangs) {
       writer->start_stream(status, {});
-      held_.push_back(writer);
+      {
+        const std::lock_guard lock(mutex_);
+        held_.push_back(writer);
+      }
       writer->write(text.substr(0, 1));
       return;
     }
@@ -59,13 +68,15 @@ class TestPeer final : public HttpHandler {
 
   std::map<std::string, std::string> blobs;
   size_t breaks_off_at = SIZE_MAX;
-  bool ranges = true, hangs = false, redirects = false;
+  bool ranges = true, redirects = false;
+  std::atomic<bool> hangs{false};
   std::atomic<bool> released{false};
   std::atomic<int> asked{0};
   std::vector<size_t> from_asked;
 
  private:
   NullLogSink log_;
+  std::mutex mutex_;
   std::vector<std::shared_ptr<ResponseWriter>> held_;
   std::unique_ptr<HttpServer> server_;
 };
@@ -205,6 +216,32 @@ TEST_F(AdapterPeersTest, OneThatHangsIsGivenUpAndAStopEndsIt) {
   peers->stop();
   fetch.join();
   EXPECT_EQ(peers->fetch(manifest_.digest()).error().code, ErrorCode::kCancelled);
+}
+
+// Who must not wait is told to come again, though a peer hangs.
+TEST_F(AdapterPeersTest, BesideNobodyWaits) {
+  TestPeer hanging, honest;
+  fill(hanging);
+  fill(honest);
+  hanging.hangs = true;
+  const PosixFileSystem posix;
+  const std::string path = store_->folder_of(manifest_.digest()) + "/adapter_config.json";
+  {
+    const auto peers = peers_of({&hanging}, 600'000);
+    const PeerFiles files(posix, *store_, *peers, false);
+    for (int i = 0; i < 100; ++i) {
+      const auto file = files.open(path);
+      ASSERT_FALSE(file.ok());
+      EXPECT_EQ(file.error().code, ErrorCode::kUnavailable);
+      EXPECT_NE(file.error().message.find("is being fetched"), std::string::npos) << file.error().message;
+    }
+    hanging.let_go();
+  }
+  const auto peers = peers_of({&honest});
+  const PeerFiles files(posix, *store_, *peers, false);
+  while (!files.open(path).ok()) std::this_thread::yield();
+  expect_here();
+  EXPECT_EQ(peers->stats().fetched, 1u);
 }
 
 TEST_F(AdapterPeersTest, ManyWhoWantItFetchItOnce) {
