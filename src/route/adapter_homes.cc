@@ -20,6 +20,19 @@ uint64_t mix(uint64_t adapter, uint64_t replica) {
 
 }  // namespace
 
+std::optional<size_t> home_by_lot(AdapterSourceId adapter, std::span<const PlacedReplica> replicas) {
+  std::optional<size_t> home;
+  uint64_t most = 0;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (!replicas[i].up) continue;
+    const uint64_t lot = mix(adapter.value, replicas[i].number);
+    if (home && lot <= most) continue;
+    home = i;
+    most = lot;
+  }
+  return home;
+}
+
 void AdapterHomes::decay(Asked& adapter, double now_s) const {
   const double left = std::exp2(-std::max(0.0, now_s - adapter.at_s) / options_.half_life_s);
   adapter.tokens *= left;
@@ -27,13 +40,14 @@ void AdapterHomes::decay(Asked& adapter, double now_s) const {
   adapter.at_s = std::max(adapter.at_s, now_s);
 }
 
-void AdapterHomes::asked(AdapterSourceId id, int32_t rank, int64_t bytes, double tokens, double now_s) {
+void AdapterHomes::asked(AdapterSourceId id, int32_t rank, int64_t bytes, double tokens, double now_s,
+                         double requests) {
   Asked& adapter = adapters_[id];
   decay(adapter, now_s);
   adapter.rank = rank;
   adapter.bytes = bytes;
   adapter.tokens += tokens;
-  adapter.requests += 1;
+  adapter.requests += requests;
 }
 
 // By rank, the largest first; all others are forgotten or wait to be asked for.
@@ -60,11 +74,12 @@ std::vector<std::pair<AdapterSourceId, AdapterHomes::Asked*>> AdapterHomes::hot(
 }
 
 void AdapterHomes::keep_homes(Asked& adapter, size_t wanted, double part, double now_s,
-                              std::span<const PlacedReplica> replicas, std::vector<Part>& parts) const {
+                              std::span<const PlacedReplica> replicas, const std::function<bool(size_t)>& can,
+                              std::vector<Part>& parts) const {
   const double tokens = adapter.tokens / static_cast<double>(std::max(wanted, adapter.homes.size()));
   size_t kept = 0;
   std::erase_if(adapter.homes, [&](Home& home) {
-    const bool there = home.replica < replicas.size() && replicas[home.replica].up;
+    const bool there = home.replica < replicas.size() && replicas[home.replica].up && can(home.replica);
     if (!there) return true;
     Part& here = parts[home.replica];
     if (here.tokens + tokens > options_.keep_share * part && here.tokens > 0) return true;
@@ -80,7 +95,8 @@ void AdapterHomes::keep_homes(Asked& adapter, size_t wanted, double part, double
 }
 
 void AdapterHomes::give_homes(Asked& adapter, size_t wanted, double part, double now_s,
-                              std::span<const PlacedReplica> replicas, std::vector<Part>& parts) const {
+                              std::span<const PlacedReplica> replicas, const std::function<bool(size_t)>& can,
+                              std::vector<Part>& parts) const {
   const double tokens = adapter.tokens / static_cast<double>(wanted);
   while (adapter.homes.size() < wanted) {
     // Without room for its demand; how far its rank is from those there; how loaded.
@@ -90,7 +106,7 @@ void AdapterHomes::give_homes(Asked& adapter, size_t wanted, double part, double
     for (size_t i = 0; i < replicas.size(); ++i) {
       const auto is_here = [i](const Home& home) { return home.replica == i; };
       if (!replicas[i].up || parts[i].bytes + adapter.bytes > replicas[i].bytes ||
-          std::any_of(adapter.homes.begin(), adapter.homes.end(), is_here))
+          std::any_of(adapter.homes.begin(), adapter.homes.end(), is_here) || !can(i))
         continue;
       const bool full = parts[i].tokens > 0 && parts[i].tokens + tokens > part;
       // To its like first, then to where nobody is.
@@ -112,7 +128,7 @@ void AdapterHomes::give_homes(Asked& adapter, size_t wanted, double part, double
 }
 
 std::vector<PlacementMove> AdapterHomes::plan(double now_s, std::span<const PlacedReplica> replicas,
-                                              const std::function<bool(size_t, AdapterSourceId)>& has) {
+                                              const PlaceOf& place_of) {
   const auto up = std::count_if(replicas.begin(), replicas.end(), [](const PlacedReplica& one) { return one.up; });
   auto all = hot(now_s);
   if (up == 0) return {};
@@ -124,8 +140,11 @@ std::vector<PlacementMove> AdapterHomes::plan(double now_s, std::span<const Plac
     return static_cast<size_t>(std::clamp(homes, 1.0, static_cast<double>(up)));
   };
   std::vector<Part> parts(replicas.size());
-  for (const auto& [id, adapter] : all) keep_homes(*adapter, wanted(*adapter), part, now_s, replicas, parts);
-  for (const auto& [id, adapter] : all) give_homes(*adapter, wanted(*adapter), part, now_s, replicas, parts);
+  const auto can = [&](AdapterSourceId id) {
+    return [&place_of, id](size_t replica) { return place_of(replica, id) != AdapterPlace::kNowhere; };
+  };
+  for (const auto& [id, adapter] : all) keep_homes(*adapter, wanted(*adapter), part, now_s, replicas, can(id), parts);
+  for (const auto& [id, adapter] : all) give_homes(*adapter, wanted(*adapter), part, now_s, replicas, can(id), parts);
 
   std::stable_sort(all.begin(), all.end(),
                    [](const auto& a, const auto& b) { return a.second->tokens > b.second->tokens; });
@@ -133,7 +152,7 @@ std::vector<PlacementMove> AdapterHomes::plan(double now_s, std::span<const Plac
   int64_t bytes = 0;
   for (const auto& [id, adapter] : all) {
     for (const Home& home : adapter->homes) {
-      if (has(home.replica, id)) continue;
+      if (place_of(home.replica, id) != AdapterPlace::kToBring) continue;
       if (moves.size() >= options_.moves_most || bytes + adapter->bytes > options_.bytes_most) return moves;
       moves.push_back({home.replica, id, adapter->bytes});
       bytes += adapter->bytes;
@@ -154,15 +173,29 @@ std::vector<size_t> AdapterHomes::homes(AdapterSourceId id, std::span<const Plac
   std::vector<size_t> found = given_homes(id);
   std::erase_if(found, [&](size_t home) { return home >= replicas.size() || !replicas[home].up; });
   if (!found.empty()) return found;
-  uint64_t most = 0;
-  for (size_t i = 0; i < replicas.size(); ++i) {
-    if (!replicas[i].up) continue;
-    const uint64_t lot = mix(id.value, i);
-    if (!found.empty() && lot <= most) continue;
-    found.assign(1, i);
-    most = lot;
-  }
+  if (const std::optional<size_t> home = home_by_lot(id, replicas)) found.push_back(*home);
   return found;
+}
+
+std::vector<GivenHomes> AdapterHomes::given() const {
+  std::vector<GivenHomes> given;
+  for (const auto& [id, adapter] : adapters_) {
+    if (!adapter.homes.empty()) given.push_back({id, given_homes(id)});
+  }
+  return given;
+}
+
+void AdapterHomes::take_given(std::span<const GivenHomes> given, double now_s) {
+  for (auto& [id, adapter] : adapters_) adapter.homes.clear();
+  for (const GivenHomes& homes : given) {
+    Asked& adapter = adapters_[homes.adapter];
+    if (adapter.at_s == 0) adapter.at_s = now_s;
+    for (const size_t replica : homes.replicas) adapter.homes.push_back({replica, now_s});
+  }
+  for (auto at = adapters_.begin(); at != adapters_.end();) {
+    decay(at->second, now_s);
+    at = at->second.homes.empty() && at->second.requests < kForgotten ? adapters_.erase(at) : std::next(at);
+  }
 }
 
 }  // namespace loralei

@@ -6,16 +6,20 @@
 // hashing: of R replicas that are up, one that goes takes a part of 1 / R along). One
 // that is asked for much has as many homes as its demand needs, packed so that ranks that
 // slow each other are apart (CaraServe §5), and replicas are asked to have it before the
-// next request comes. Whoever routes adds, for a replica that is no home of an adapter,
-// what bringing it takes, though it be there, and twice where it is not: wherever it is
-// used it takes room from others.
+// next request comes. Whoever routes adds, for a replica that is no home of an adapter
+// and does not use it just now, what bringing it takes (RouteCandidate::stray_s), though
+// it be there: wherever it is used it takes room from others.
 //
-// An adapter's demand is the tokens that its requests take, of which half counts after
-// half_life_s. With D the demand of those asked for much, over R replicas that are up,
-// each should have about D / R. An adapter that has more than copy_share of that has
-// several homes, so that none of them has more. Homes are given by rank, the largest
-// first: to a replica that has room for the demand and the bytes, where the largest rank
-// is its own, else where nobody is, else where it is nearest; of these the least loaded.
+// Lots are drawn with numbers that are the same for every router of a fleet, so all agree
+// on them. What one of them gave the others take over: given(), take_given().
+//
+// An adapter's demand is the tokens that its requests take, or the requests where nobody
+// tells their tokens, of which half counts after half_life_s. With D the demand of those
+// asked for much, over R replicas that are up, each should have about D / R. An adapter
+// that has more than copy_share of that has several homes, so that none of them has more.
+// Homes are given by rank, the largest first: to a replica that has room for the demand
+// and the bytes, where the largest rank is its own, else where nobody is, else where it
+// is nearest; of these the least loaded.
 //
 // It moves slowly. Such a home is kept as long as its replica is up, the adapter is asked
 // for half as much, and the replica has no more than keep_share of its part; one that is
@@ -30,6 +34,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -50,8 +55,20 @@ struct HomesOptions {
 
 struct PlacedReplica {
   bool up = true;
-  int64_t bytes = 0;  // that its adapters may take
+  int64_t bytes = 0;    // that its adapters may take
+  uint64_t number = 0;  // its own, by which lots are drawn
 };
+
+// Where a replica has an adapter.
+enum class AdapterPlace : uint8_t {
+  kNowhere,   // it could not bring it
+  kToBring,   // not in memory
+  kInMemory,  // as it says
+};
+using PlaceOf = std::function<AdapterPlace(size_t replica, AdapterSourceId adapter)>;
+
+// The home of what is nothing special; none where nobody is up.
+std::optional<size_t> home_by_lot(AdapterSourceId adapter, std::span<const PlacedReplica> replicas);
 
 // A replica is asked to have it in memory.
 struct PlacementMove {
@@ -60,16 +77,26 @@ struct PlacementMove {
   int64_t bytes = 0;
 };
 
+// The homes that an adapter was given.
+struct GivenHomes {
+  AdapterSourceId adapter;
+  std::vector<size_t> replicas;
+  friend bool operator==(const GivenHomes&, const GivenHomes&) = default;
+};
+
 class AdapterHomes {
  public:
   explicit AdapterHomes(const HomesOptions& options) : options_(options) {}
 
-  // A request for it came that takes so many tokens.
-  void asked(AdapterSourceId adapter, int32_t rank, int64_t bytes, double tokens, double now_s);
+  // So many requests for it came that take so many tokens together.
+  void asked(AdapterSourceId adapter, int32_t rank, int64_t bytes, double tokens, double now_s, double requests = 1);
   void gone(AdapterSourceId adapter) { adapters_.erase(adapter); }
-  // `has`: whether a replica says that it has the adapter in memory.
-  std::vector<PlacementMove> plan(double now_s, std::span<const PlacedReplica> replicas,
-                                  const std::function<bool(size_t replica, AdapterSourceId adapter)>& has);
+  std::vector<PlacementMove> plan(double now_s, std::span<const PlacedReplica> replicas, const PlaceOf& place_of);
+
+  // All of the last plan, by number; and another router's in the place of one's own: who
+  // is to plan next goes on from these.
+  std::vector<GivenHomes> given() const;
+  void take_given(std::span<const GivenHomes> given, double now_s);
 
   // Those that were given to it, as of the last plan; none: it is nothing special.
   std::vector<size_t> given_homes(AdapterSourceId adapter) const;
@@ -77,6 +104,7 @@ class AdapterHomes {
   // replica is up.
   std::vector<size_t> homes(AdapterSourceId adapter, std::span<const PlacedReplica> replicas) const;
   size_t adapters() const { return adapters_.size(); }
+  bool knows(AdapterSourceId adapter) const { return adapters_.count(adapter) != 0; }
 
  private:
   struct Home {
@@ -98,9 +126,9 @@ class AdapterHomes {
   void decay(Asked& adapter, double now_s) const;
   std::vector<std::pair<AdapterSourceId, Asked*>> hot(double now_s);
   void keep_homes(Asked& adapter, size_t wanted, double part, double now_s, std::span<const PlacedReplica> replicas,
-                  std::vector<Part>& parts) const;
+                  const std::function<bool(size_t replica)>& can, std::vector<Part>& parts) const;
   void give_homes(Asked& adapter, size_t wanted, double part, double now_s, std::span<const PlacedReplica> replicas,
-                  std::vector<Part>& parts) const;
+                  const std::function<bool(size_t replica)>& can, std::vector<Part>& parts) const;
 
   const HomesOptions options_;
   std::map<AdapterSourceId, Asked> adapters_;

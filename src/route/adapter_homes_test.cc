@@ -24,15 +24,17 @@ class AdapterHomesTest : public testing::Test {
   // Moves are done at once.
   std::vector<PlacementMove> plan(double now_s) {
     auto moves = placement_.plan(now_s, replicas_, [this](size_t replica, AdapterSourceId adapter) {
-      return there_.contains({replica, adapter.value});
+      if (elsewhere_.contains({replica, adapter.value})) return AdapterPlace::kNowhere;
+      return there_.contains({replica, adapter.value}) ? AdapterPlace::kInMemory : AdapterPlace::kToBring;
     });
     for (const PlacementMove& move : moves) there_.insert({move.replica, move.adapter.value});
     return moves;
   }
 
   AdapterHomes placement_{HomesOptions{.hot_requests = 1.5}};
-  std::vector<PlacedReplica> replicas_ = std::vector<PlacedReplica>(4, PlacedReplica{true, 1024 * kMiB});
-  std::set<std::pair<size_t, uint64_t>> there_;
+  std::vector<PlacedReplica> replicas_ = {
+      {true, 1024 * kMiB, 0}, {true, 1024 * kMiB, 1}, {true, 1024 * kMiB, 2}, {true, 1024 * kMiB, 3}};
+  std::set<std::pair<size_t, uint64_t>> there_, elsewhere_;
 };
 
 TEST_F(AdapterHomesTest, WhatIsAskedForMuchHasSeveralHomes) {
@@ -176,6 +178,52 @@ TEST_F(AdapterHomesTest, AtRandomNobodyHasMoreThanItsRoom) {
       EXPECT_TRUE(replicas_[i].up || bytes[i] == 0);
     }
   }
+}
+
+TEST_F(AdapterHomesTest, NobodyIsTheHomeOfWhatItCannotBring) {
+  ask(1, 8, 100, 0);
+  for (size_t replica : {0, 1, 2}) elsewhere_.insert({replica, 1});
+  EXPECT_EQ(plan(0).size(), 1u);
+  EXPECT_EQ(placement_.given_homes(id(1)), std::vector<size_t>{3});
+  elsewhere_.insert({3, 1});
+  elsewhere_.erase({0, 1});
+  plan(1);
+  EXPECT_EQ(placement_.given_homes(id(1)), std::vector<size_t>{0}) << "it was taken away there";
+}
+
+// A router that did not plan, with what one that did gave.
+TEST_F(AdapterHomesTest, WhoTakesOverGoesOnFromWhatWasGiven) {
+  AdapterHomes other(HomesOptions{.hot_requests = 1.5});
+  for (uint64_t adapter = 1; adapter <= 30; ++adapter) {
+    ask(adapter, 8, 100, 0);
+    for (int i = 0; i < 100; ++i) other.asked(id(adapter), 8, 8 * kMiB, 100, 0);
+  }
+  plan(0);
+  const std::vector<GivenHomes> given = placement_.given();
+  ASSERT_EQ(given.size(), 30u);
+  other.take_given(given, 1);
+  EXPECT_EQ(other.given(), given);
+  EXPECT_EQ(other.homes(id(7), replicas_), placement_.homes(id(7), replicas_));
+  EXPECT_EQ(other.homes(id(77), replicas_), placement_.homes(id(77), replicas_)) << "by lot";
+  const auto place_of = [](size_t, AdapterSourceId) { return AdapterPlace::kInMemory; };
+  EXPECT_TRUE(other.plan(2, replicas_, place_of).empty());
+  EXPECT_EQ(other.given(), given) << "who plans next moves nothing";
+  other.take_given({}, 3);
+  EXPECT_TRUE(other.given().empty());
+  EXPECT_EQ(other.adapters(), 30u) << "what was asked for counts on";
+  other.take_given({}, 1e5);
+  EXPECT_EQ(other.adapters(), 0u) << "nobody asks for them any more";
+}
+
+// A router numbers its replicas as it comes to know them.
+TEST_F(AdapterHomesTest, LotsAreDrawnByNumbersNotByPlaces) {
+  std::vector<PlacedReplica> turned = replicas_;
+  std::swap(turned[0], turned[3]);
+  for (uint64_t adapter = 1; adapter <= 100; ++adapter) {
+    EXPECT_EQ(replicas_[*home_by_lot(id(adapter), replicas_)].number, turned[*home_by_lot(id(adapter), turned)].number);
+  }
+  for (PlacedReplica& replica : turned) replica.up = false;
+  EXPECT_FALSE(home_by_lot(id(1), turned).has_value());
 }
 
 }  // namespace

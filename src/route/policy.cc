@@ -69,7 +69,7 @@ double cost_of(RoutePolicy policy, const RoutedRequest& request, const RouteCand
   const double idleness = candidate.load->all().requests();
   switch (policy) {
     case RoutePolicy::kRankAware: {
-      const double own_s = outlook.first_token_s / request.answer_tokens + outlook.token_s;
+      const double own_s = (outlook.first_token_s + candidate.stray_s) / request.answer_tokens + outlook.token_s;
       return outlook.others_s + own_s + (outlook.meets() ? 0 : kMissed * (1 + outlook.over));
     }
     case RoutePolicy::kRankAwarePaper:

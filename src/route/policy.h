@@ -22,11 +22,12 @@
 // row of each that decodes (ReplicaLoad::next_step), kRankAware's cost is
 //
 //   |S| * ((N(W + i) - N(W)) / t + D(S + i) - D(S))
-//     + (N(W) + N(W + i) + a) / t + D(S + i)
+//     + (N(W) + N(W + i) + a + h) / t + D(S + i)
 //
 // what all others wait longer for a token, and what the request itself waits for one of
 // its own: the step that is under way, the one with its prompt, a that its adapter takes
-// to come, and the steps behind. (As printed an idle replica costs 0, so that it is taken
+// to come, and the steps behind; h is what its adapter takes from others where it has no
+// home (adapter_homes.h). (As printed an idle replica costs 0, so that it is taken
 // whatever its machine.) Cached tokens are not in N: affinity to adapters and prefixes is
 // worth the seconds that it saves. Objectives come first: a replica that misses one costs
 // more than any that does not.
@@ -76,6 +77,7 @@ struct RouteCandidate {
   int32_t requests_max = 0;        // that decode together
   int64_t context_tokens_max = 0;  // of the KV cache
   double adapter_s = 0;            // until steps can use the request's adapter; 0: it is there
+  double stray_s = 0;              // what it takes from others there, having no home
   int32_t cached_tokens = 0;       // of the request's prompt
 };
 

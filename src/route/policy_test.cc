@@ -38,6 +38,7 @@ class PolicyTest : public testing::Test {
                      .requests_max = requests_max_,
                      .context_tokens_max = 1'000'000,
                      .adapter_s = adapter_s_[i],
+                     .stray_s = stray_s_[i],
                      .cached_tokens = cached_[i]});
     }
     return all;
@@ -51,7 +52,7 @@ class PolicyTest : public testing::Test {
 
   std::array<ReplicaLoad, 3> loads_;
   std::array<StepModel, 3> steps_{padded(), padded(), padded()};
-  std::array<double, 3> adapter_s_{};
+  std::array<double, 3> adapter_s_{}, stray_s_{};
   std::array<int32_t, 3> cached_{};
   int32_t requests_max_ = 16;
   uint64_t last_ = 0;
@@ -78,6 +79,18 @@ TEST_F(PolicyTest, AsPrintedAnIdleReplicaCostsNothingWhateverItsMachine) {
   EXPECT_EQ(pick(RoutePolicy::kRankAwarePaper, request(0, 0)), 0u);
   EXPECT_EQ(pick(RoutePolicy::kRankAware, request(0, 0)), 1u);
   EXPECT_EQ(pick(RoutePolicy::kMostIdle, request(0, 0)), 0u);
+}
+
+// A home is worth what it saves others, and does not make a prediction worse.
+TEST_F(PolicyTest, AStrayAdapterCostsSecondsAndNoObjective) {
+  stray_s_ = {0.2, 0, 0.2};
+  EXPECT_EQ(pick(RoutePolicy::kRankAware, request(1, 8)), 1u);
+  EXPECT_EQ(pick(RoutePolicy::kRankAware, request(1, 8), {.first_token_s = 0.1}), 1u);
+  add(1, 2, 64, 8);
+  EXPECT_EQ(pick(RoutePolicy::kRankAware, request(1, 8)), 0u) << "that takes longer than the adapter";
+  EXPECT_EQ(pick(RoutePolicy::kRankAware, request(1, 8), {.first_token_s = 0.1}), 0u);
+  EXPECT_TRUE(met_);
+  EXPECT_EQ(pick(RoutePolicy::kMostIdle, request(1, 8)), 0u);
 }
 
 TEST_F(PolicyTest, ObjectivesComeFirst) {

@@ -13,14 +13,19 @@ constexpr int32_t kAnswerTokens = 128;  // expected of the first answers, as of 
 }  // namespace
 
 // One that a request which is there already has asked for is on its way.
-double Router::adapter_s(const Known& replica, const RoutedRequest& request, bool is_home) const {
+double Router::adapter_s(const Known& replica, const RoutedRequest& request) const {
   if (request.adapter == AdapterSourceId() || replica.load.all().has(request.adapter)) return 0;
   const auto found = replica.adapters.find(request.adapter);
   const Places places = found == replica.adapters.end() ? Places() : found->second;
   const int64_t bytes = request.rank * profile_.model.adapter_bytes_per_rank;
   const double disk_s = profile_.disk ? profile_.disk->predict_s(bytes) : 0;
   const double link_s = profile_.link ? profile_.link->predict_s(bytes) : 0;
-  return (places.in_memory ? 0 : disk_s) + (places.on_device ? 0 : link_s) + (is_home ? 0 : disk_s + link_s);
+  return (places.in_memory ? 0 : disk_s) + (places.on_device ? 0 : link_s);
+}
+
+double Router::bringing_s(int32_t rank) const {
+  const int64_t bytes = rank * profile_.model.adapter_bytes_per_rank;
+  return (profile_.disk ? profile_.disk->predict_s(bytes) : 0) + (profile_.link ? profile_.link->predict_s(bytes) : 0);
 }
 
 size_t Router::route(RequestId id, RoutedRequest request, int64_t now_ns) {
@@ -30,15 +35,19 @@ size_t Router::route(RequestId id, RoutedRequest request, int64_t now_ns) {
                       request.prompt_tokens + request.answer_tokens, static_cast<double>(now_ns) * 1e-9);
   }
   candidates_.clear();
-  const std::vector<size_t> homes = placement_ ? placement_->homes(request.adapter, rooms()) : std::vector<size_t>();
+  const bool has_homes = placement_ && request.adapter != AdapterSourceId();
+  const std::vector<size_t> homes = has_homes ? placement_->homes(request.adapter, rooms()) : std::vector<size_t>();
   for (size_t i = 0; i < replicas_.size(); ++i) {
     const Known& replica = replicas_[i];
-    const bool is_home = !placement_ || std::find(homes.begin(), homes.end(), i) != homes.end();
+    // Where it is in use it is in nobody's way.
+    const bool strays = has_homes && std::find(homes.begin(), homes.end(), i) == homes.end() &&
+                        !replica.load.all().has(request.adapter);
     candidates_.push_back({.load = &replica.load,
                            .step = &profile_.step,
                            .requests_max = replica.requests_max,
                            .context_tokens_max = replica.context_tokens_max,
-                           .adapter_s = adapter_s(replica, request, is_home)});
+                           .adapter_s = adapter_s(replica, request),
+                           .stray_s = strays ? bringing_s(request.rank) : 0});
   }
   const auto choice = picker_.pick(request, options_.objectives, candidates_);
   CHECK(choice.has_value());
@@ -50,7 +59,7 @@ size_t Router::route(RequestId id, RoutedRequest request, int64_t now_ns) {
 
 // All are up.
 const std::vector<PlacedReplica>& Router::rooms() {
-  for (size_t i = rooms_.size(); i < replicas_.size(); ++i) rooms_.push_back({true, replicas_[i].adapter_bytes});
+  for (size_t i = rooms_.size(); i < replicas_.size(); ++i) rooms_.push_back({true, replicas_[i].adapter_bytes, i});
   return rooms_;
 }
 
@@ -58,7 +67,8 @@ std::vector<PlacementMove> Router::place(int64_t now_ns) {
   if (!placement_) return {};
   return placement_->plan(static_cast<double>(now_ns) * 1e-9, rooms(), [this](size_t index, AdapterSourceId adapter) {
     const auto found = replicas_[index].adapters.find(adapter);
-    return found != replicas_[index].adapters.end() && (found->second.in_memory || found->second.on_device);
+    const bool there = found != replicas_[index].adapters.end() && (found->second.in_memory || found->second.on_device);
+    return there ? AdapterPlace::kInMemory : AdapterPlace::kToBring;
   });
 }
 

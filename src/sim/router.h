@@ -56,7 +56,8 @@ class Router {
     ReplicaLoad load;
     std::unordered_map<AdapterSourceId, Places> adapters;
   };
-  double adapter_s(const Known& replica, const RoutedRequest& request, bool is_home) const;
+  double adapter_s(const Known& replica, const RoutedRequest& request) const;
+  double bringing_s(int32_t rank) const;  // an adapter from disk to where it computes
   const std::vector<PlacedReplica>& rooms();
 
   const RouterOptions options_;
