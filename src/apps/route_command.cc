@@ -28,7 +28,8 @@ struct RouteFlags {
   RouterServerOptions router;
   std::vector<std::string> replicas;
   FleetFlags fleet;
-  std::string policy = "rank-aware", profile = "a10-llama2-7b", log_level = "info", log_format = "text", max_body;
+  std::string policy = "rank-aware", placement = "on", profile = "a10-llama2-7b", log_level = "info",
+              log_format = "text", max_body;
   double slo_first_ms = 0, slo_token_ms = 0;
   int shutdown_timeout_s = 30, request_timeout_s = 3600, stall_timeout_s = 120;
 };
@@ -46,6 +47,12 @@ Status finish_options(RouteFlags& flags) {
   const auto policy = std::find(kRoutePolicyNames.begin(), kRoutePolicyNames.end(), flags.policy);
   router.fleet.policy = static_cast<RoutePolicy>(policy - kRoutePolicyNames.begin());
   TRY_ASSIGN(router.fleet.profile, find_profile(flags.profile));
+  router.fleet.homes = flags.placement != "off";
+  if (router.fleet.homes) {
+    router.placement.emplace();
+    router.placement->asks = flags.placement == "on";
+    router.placement->admin_key = router.admin_key;
+  }
   if (flags.slo_first_ms > 0) router.fleet.objectives.first_token_s = flags.slo_first_ms * 1e-3;
   if (flags.slo_token_ms > 0) router.fleet.objectives.token_s = flags.slo_token_ms * 1e-3;
   auto max_body_bytes = static_cast<int64_t>(router.http.limits.max_body_bytes);
@@ -114,6 +121,12 @@ void add_routing_options(CLI::App& command, RouteFlags& flags) {
       ->capture_default_str();
   command.add_option("--policy", flags.policy, "which replica serves a request")
       ->check(CLI::IsMember(std::vector<std::string>(kRoutePolicyNames.begin(), kRoutePolicyNames.end())))
+      ->capture_default_str();
+  command
+      .add_option("--placement", flags.placement,
+                  "homes: each adapter has homes, where its requests rather go; on: and replicas are asked to have "
+                  "it there before; off")
+      ->check(CLI::IsMember({"on", "homes", "off"}))
       ->capture_default_str();
   command.add_option("--profile", flags.profile, "what steps cost on replicas that do not say so (serve --cost-file)")
       ->capture_default_str();

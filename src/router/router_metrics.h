@@ -15,6 +15,7 @@
 #include "http/server.h"
 #include "http/upstream.h"
 #include "router/fleet.h"
+#include "router/placement.h"
 
 namespace loralei {
 
@@ -32,7 +33,9 @@ class RouterMetrics {
   void first_bytes(double seconds);  // from a request's arrival to the first bytes of its answer
   void pick(double seconds);         // of choosing a replica
 
-  std::string render(const Fleet& fleet, const HttpServerStats& http, const UpstreamStats& upstream) const;
+  // `placement`: null where there is none.
+  std::string render(const Fleet& fleet, const PlacementController* placement, const HttpServerStats& http,
+                     const UpstreamStats& upstream) const;
 
  private:
   struct Impl;
