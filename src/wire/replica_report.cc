@@ -61,7 +61,13 @@ std::vector<std::string> names_of(JsonReader& reader, std::string_view field, si
 void put_adapter(JsonOut& out, const ReplicaAdapter& adapter) {
   out.begin_object().key("name").string(adapter.name).key("version").string_or_null(adapter.version);
   out.key("tier").string(kTierNames[static_cast<size_t>(adapter.tier)]).key("rank").number(adapter.rank);
-  out.key("bytes").number(adapter.bytes).key("uses").number(adapter.uses).key("failed").boolean(adapter.failed).end_object();
+  out.key("bytes")
+      .number(adapter.bytes)
+      .key("uses")
+      .number(adapter.uses)
+      .key("failed")
+      .boolean(adapter.failed)
+      .end_object();
 }
 
 ReplicaAdapter read_adapter(JsonReader& report, const OrderedJson& json, size_t place) {
