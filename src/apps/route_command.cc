@@ -138,6 +138,12 @@ void add_routing_options(CLI::App& command, RouteFlags& flags) {
   command.add_option("--retries", router.retries, "other replicas that a request is sent to when one fails")
       ->check(CLI::Range(0, 16))
       ->capture_default_str();
+  command
+      .add_option("--hedge-after", router.hedge_after_ms,
+                  "milliseconds without a token, after which a stream is sent to a second replica, too; at most a "
+                  "tenth of them; 0: never")
+      ->check(CLI::Range(int64_t{0}, int64_t{3'600'000}))
+      ->capture_default_str();
   command.add_option("--request-timeout", flags.request_timeout_s, "seconds in which a replica must begin its answer")
       ->check(CLI::Range(1, 7 * 86400))
       ->capture_default_str();

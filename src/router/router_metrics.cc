@@ -35,6 +35,12 @@ struct RouterMetrics::Impl {
                                      .Help("Requests that were sent to another replica.")
                                      .Register(registry)
                                      .Add({});
+  prometheus::Family<prometheus::Counter>& hedges = prometheus::BuildCounter()
+                                                        .Name("loralei_router_hedges_total")
+                                                        .Help("Streams that were sent to a second replica beside.")
+                                                        .Register(registry);
+  prometheus::Counter& hedges_sent = hedges.Add({{"what", "sent"}});
+  prometheus::Counter& hedges_won = hedges.Add({{"what", "won"}});
   prometheus::Histogram& first_bytes = prometheus::BuildHistogram()
                                            .Name("loralei_router_first_bytes_seconds")
                                            .Help("From a request's arrival to the first bytes of its answer.")
@@ -59,6 +65,7 @@ void RouterMetrics::attempt_done(const std::string& replica, AttemptEnd end) {
 }
 
 void RouterMetrics::retried() { impl_->retries.Increment(); }
+void RouterMetrics::hedged(bool won) { (won ? impl_->hedges_won : impl_->hedges_sent).Increment(); }
 void RouterMetrics::first_bytes(double seconds) { impl_->first_bytes.Observe(seconds); }
 void RouterMetrics::pick(double seconds) { impl_->picks.Observe(seconds); }
 

@@ -30,6 +30,7 @@ class RouterMetrics {
   void request_done(const char* route, int status);  // 0: its client left, or was cut off
   void attempt_done(const std::string& replica, AttemptEnd end);
   void retried();
+  void hedged(bool won);             // sent to a second replica; won: which was the first to begin
   void first_bytes(double seconds);  // from a request's arrival to the first bytes of its answer
   void pick(double seconds);         // of choosing a replica
 

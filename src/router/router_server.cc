@@ -124,6 +124,10 @@ Result<std::unique_ptr<RouterServer>> RouterServer::start(const RouterServerOpti
   WatchOptions watch = options.watch;
   watch.on_lost = [raw](size_t replica) { raw->relays_.lost(replica); };
   server->watch_ = std::make_unique<ReplicaWatch>(watch, server->fleet_, *server->upstream_, clock);
+  if (options.hedge_after_ms > 0) {
+    server->hedges_ = std::make_unique<Hedges>(options.hedge_after_ms * 1'000'000, clock);
+    TRY(server->hedges_->start());
+  }
   if (!options.members.etcd.empty()) TRY(server->find_members());
   if (options.placement) TRY(server->begin_placement());
   return server;
@@ -175,6 +179,7 @@ bool RouterServer::shutdown(int64_t timeout_ms) {
   }
   begin_drain();
   const int cut = http_ ? http_->stop(timeout_ms) : 0;
+  if (hedges_) hedges_->stop();
   if (placement_) placement_->stop();
   leader_.reset();
   members_.reset();
@@ -233,7 +238,7 @@ void RouterServer::send_on(const Route& route, HttpRequest request, std::string 
   if (route.kind == RouteKind::kModels) relay.body_instead = [this] { return models_body(); };
   if (slo->ttft_ns > 0) relay.objectives.first_token_s = static_cast<double>(slo->ttft_ns) * kNs;
   if (slo->tpot_ns > 0) relay.objectives.token_s = static_cast<double>(slo->tpot_ns) * kNs;
-  start_relay({fleet_, *upstream_, metrics_, clock_, log_, relays_, options_.retries}, std::move(relay),
+  start_relay({fleet_, *upstream_, metrics_, clock_, log_, relays_, options_.retries, hedges_.get()}, std::move(relay),
               std::move(writer));
 }
 

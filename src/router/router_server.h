@@ -47,6 +47,7 @@ struct RouterServerOptions {
   std::string admin_key;
   std::vector<std::string> allowed_hosts;
   int retries = 2;
+  int64_t hedge_after_ms = 0;  // of streams that have not begun; 0: no request is on two replicas
   std::string version;
 };
 
@@ -96,6 +97,7 @@ class RouterServer final : public HttpHandler {
   Prng ids_;           // guarded by mutex_
   bool down_ = false;  // guarded by mutex_
   RelayBoard relays_;
+  std::unique_ptr<Hedges> hedges_;  // null: none
   std::unique_ptr<Upstream> upstream_;
   std::unique_ptr<ReplicaWatch> watch_;   // asks through upstream_
   std::unique_ptr<MemberWatch> members_;  // tells watch_; null: all are named
