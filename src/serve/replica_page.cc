@@ -111,6 +111,8 @@ std::string replica_body(ReplicaPage& page, std::string_view query, const ServeO
   uint64_t since = 0;
   const std::string_view number = query_value(query, "since");
   std::from_chars(number.data(), number.data() + number.size(), since);
+  if (options.told_rank_bytes > 0)
+    for (ReplicaAdapter& adapter : adapters) adapter.bytes = adapter.rank * options.told_rank_bytes;
   page.fill(std::move(adapters), query_value(query, "boot"), since, report);
   report.ready = ready;
   report.models = options.model_names;
