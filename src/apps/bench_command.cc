@@ -31,7 +31,7 @@ struct BenchFlags {
   ServerBenchOptions server;
   TraceBenchOptions trace;
   std::string answers, tokenizer;  // lengths
-  double slo_first_ms = 0;
+  double slo_first_ms = 0, slo_token_ms = 0;
   std::string simulate;  // trace: a profile
   std::string prefix_text;
   EngineFlags engine;
@@ -82,6 +82,7 @@ Status run_trace_bench(const BenchFlags& flags, LogSink& log, BenchReport& repor
   options.url = flags.server.url;
   options.adapters = flags.options.adapter_paths;
   if (flags.slo_first_ms > 0) options.objectives.first_s = flags.slo_first_ms * 1e-3;
+  if (flags.slo_token_ms > 0) options.objectives.token_s = flags.slo_token_ms * 1e-3;
   BenchReport simulated;  // first: what is wrong with it is told before the live run
   if (!flags.simulate.empty()) TRY(simulate_trace(flags, options, simulated));
   TRY(bench_trace(options, log, report));
@@ -348,6 +349,10 @@ void add_server_options(CLI::App& command, BenchFlags& flags) {
   command.add_option("--url", flags.server.url, "server, trace: a running server, http://HOST:PORT");
   command.add_option("--workload", flags.trace.workload, "trace: the requests, a file of loralei workload");
   command.add_option("--slo-ttft", flags.slo_first_ms, "trace: milliseconds to the first token that count as good")
+      ->check(CLI::Range(0.0, 1e9));
+  command
+      .add_option("--slo-tpot", flags.slo_token_ms,
+                  "trace: milliseconds of a request for each token of its answer that count as good")
       ->check(CLI::Range(0.0, 1e9));
   command.add_option(
       "--simulate", flags.simulate,

@@ -14,6 +14,7 @@
 #include "apps/key_flags.h"
 #include "apps/kv_events_flags.h"
 #include "apps/options.h"
+#include "apps/pace_flag.h"
 #include "apps/progress.h"
 #include "apps/registry_flag.h"
 #include "apps/replica_url.h"
@@ -54,6 +55,7 @@ struct ServeFlags {
   std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
                                            log_format = "text";
   std::string step_log, state_dir, registry, cost_file;  // paths; empty: none
+  std::string pace;                                      // a profile's name or file; empty: none
   FleetFlags fleet;
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
@@ -275,6 +277,7 @@ void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats,
   fields.emplace_back("options_without_effect", static_cast<int64_t>(ignored.size()));
   add_shares(stats, false, fields);
   fields.emplace_back("streamed_bytes_per_pass", stats.streamed_bytes);
+  if (!stats.paced_as.empty()) fields.emplace_back("paced_as", stats.paced_as);
   if (!stats.device.empty()) {
     fields.emplace_back("device", stats.device);
     add_shares(stats.device_memory, true, fields);
@@ -290,6 +293,7 @@ void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats,
   const std::string asked = printable(first_sound(adapters, serve.model_names.front()));
   log.announce("serving", fields,
                text + "Loralei " + serve.version + " serves '" + model + "' at " + url +
+                   (stats.paced_as.empty() ? "" : ", PACED as " + printable(stats.paced_as)) +
                    "\ntry: " + first_request(serve, chats, asked, url) + "\n");
 }
 
@@ -335,6 +339,7 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   for (const std::string& note : ignored) log.log(LogLevel::kInfo, note);
   options.process_bytes = resident_bytes;
   TRY(finish_serve_options(flags));
+  TRY(set_pace(flags.pace, options, flags.serve, log));
   options.model_names = flags.serve.model_names;
   limit_connections(flags, options.engine, flags.serve, log);
   TRY_ASSIGN(const UpstreamAddress advertised, advertised_address(flags.fleet, flags.serve.http.host));
@@ -437,6 +442,7 @@ void add_log_options(CLI::App& command, ServeFlags& flags) {
       .add_option("--cost-file", flags.cost_file,
                   "profile of this machine (loralei profile) that a router is told what steps cost here by")
       ->group(kLogGroup);
+  add_pace_option(command, flags.pace, kLogGroup);
   command
       .add_option("--state-dir", flags.state_dir,
                   "folder that keeps what is learned of answers' lengths (--predict-length) for the next start")

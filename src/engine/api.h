@@ -252,6 +252,11 @@ struct EngineStats : MemoryShares {  // the host's
   int64_t collective_bytes = 0;  // that these sent
   int64_t disk_read_bytes = 0;   // of streamed weights
   int64_t streamed_bytes = 0;    // of weights in every pass; 0: everything is resident
+  // Of a profile by which steps take their time (engine/pace.h), its name; empty: they
+  // take what they take. Of those that took longer: how many, and by how much.
+  std::string paced_as;
+  uint64_t paced_late_steps = 0;
+  double paced_late_s = 0;
 };
 
 // What comes up: news in order, before everything else, so that who has a reply may look

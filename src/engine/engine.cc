@@ -43,6 +43,7 @@ class EngineImpl final : public Engine {
         options_(parts.options),
         fingerprint_(std::move(parts.fingerprint)),
         memory_(std::move(parts.memory)),
+        before_stop_(std::move(parts.before_stop)),
         requests_(std::move(parts.requests)),
         max_model_len_(max_model_len),
         header_options_{.strict = loop_parts.registry.strict, .int8 = loop_parts.registry.int8},
@@ -170,6 +171,7 @@ class EngineImpl final : public Engine {
 
   void stop() override {
     drain();
+    if (before_stop_) before_stop_();
     {
       const std::lock_guard lock(stop_mutex_);
       stopped_ = true;
@@ -214,7 +216,7 @@ class EngineImpl final : public Engine {
       } else if (recorded_) {
         refresh_stats();
       }
-      if (next.step != nullptr) executor_->start(*next.step);
+      next.step != nullptr ? executor_->start(*next.step) : executor_->idle();
     }
     const auto ended = [](const Message& message) { return std::holds_alternative<StepDone>(message); };
     while (loop_->in_flight() && std::none_of(messages.begin(), messages.end(), ended)) inbox_.take_more(messages);
@@ -277,6 +279,7 @@ class EngineImpl final : public Engine {
   const EngineOptions options_;
   const std::string fingerprint_;
   const MemoryControl memory_;
+  const std::function<void()> before_stop_;
   const std::shared_ptr<RequestBudget> requests_;
   const int64_t max_model_len_;
   const AdapterLoadOptions header_options_;

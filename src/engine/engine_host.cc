@@ -284,6 +284,7 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
   engine.device = parts.device_budget.device;
   engine.device_ledger = parts.device_ledger.get();
   engine.device_overhead = options.device ? &parts.device_overhead : nullptr;
+  if (options.pace != nullptr) keep_pace(engine);
   engine.clock = &parts.clock;
   engine.log = &log;
   engine.pool = parts.pool.get();
@@ -305,6 +306,18 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(const EngineHostOptions& o
   engine.fingerprint = fingerprint_of(options, parts.weights->fingerprint(), parts.computed_by);
   TRY_ASSIGN(parts.engine, start_engine(std::move(engine)));
   return host;
+}
+
+void EngineHost::keep_pace(EngineParts& engine) {
+  Parts& parts = *parts_;
+  const Profile& profile = *parts.options.pace;
+  const PaceWait wait = [&parts](int64_t until_ns) { parts.pace.until(until_ns); };
+  const bool has_device = engine.executor->device_tier() != nullptr;
+  engine.executor = make_paced_executor(std::move(engine.executor), profile, parts.clock, wait);
+  engine.adapters = paced_adapters(std::move(engine.adapters), profile, has_device, parts.clock, wait);
+  engine.before_stop = [&parts] { parts.pace.stop(); };
+  constexpr int32_t kLoadsMost = 64;
+  if (profile.disk) engine.options.adapter_load_threads = std::clamp(profile.disk->at_once, 1, kLoadsMost);
 }
 
 // How another memory budget is made true while the engine runs.
@@ -418,6 +431,10 @@ std::string EngineHost::banner() const {
   std::string text = config.architecture + ", " + std::to_string(config.layers) + " layers, hidden " +
                      std::to_string(config.hidden) + ", vocabulary " + std::to_string(config.vocab) + "; " +
                      threads_text() + ", kernels " + parts_->computed_by + "\n";
+  if (parts_->options.pace != nullptr) {
+    text += "PACED: steps and loads of adapters take what the profile '" + printable(parts_->options.pace->name) +
+            "' says of another machine; times measured here are not this machine's\n";
+  }
   text += "memory, of " + format_bytes(parts_->ledger->budget_bytes()) + ":\n" + parts_->ledger->describe();
   if (const Ledger* const device = device_ledger(); device != nullptr) {
     text += "memory of " + parts_->device_budget.device + ", of " + format_bytes(device->budget_bytes()) + ":\n" +

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cost/profile.h"
 #include "cost/step_features.h"
 #include "engine/api.h"
 #include "engine/budget_plan.h"
@@ -70,6 +71,9 @@ struct EngineHostOptions {
   std::function<std::shared_ptr<const LengthsState>(const std::string& base)> recall_lengths;
   std::function<void(LengthsState&&)> keep_lengths;
   std::shared_ptr<KvEvents> kv_events;  // EngineContext::kv_events
+  // Steps and loads of adapters take at least what this says (engine/pace.h); null: what
+  // they take.
+  std::shared_ptr<const Profile> pace;
   EngineOptions engine;
   DeviceFactory device;            // empty: the cores
   AssistSetup assist;              // how helpers are started; how many, engine.assist_helpers says
@@ -134,6 +138,7 @@ class EngineHost {
   Status start_ranks(const ModelLimits& limits, EngineParts& engine);
   Status use_device(const FixedBytes& fixed, EngineParts& engine, LogSink& log);
   Status check_device_room(const FixedBytes& fixed) const;
+  void keep_pace(EngineParts& engine);
   void control_memory(EngineParts& engine, LogSink& log);
   void watch_device(LogSink& log);
   void use_kv_steps(EngineParts& engine, LogSink& log);

@@ -18,6 +18,7 @@
 #include "engine/engine_host.h"
 #include "engine/heap_keeper.h"
 #include "engine/memory_plan.h"
+#include "engine/pace.h"
 #include "engine/packed_mender.h"
 #include "engine/process_share.h"
 #include "engine/rank_threads.h"
@@ -54,6 +55,7 @@ struct EngineHost::Parts {
   bool overhead_told = false;
   int32_t helpers = 0;  // processes that compute beside a device
   std::shared_ptr<void> device;
+  PaceSleep pace;
   std::string computed_by;
   std::unique_ptr<Engine> engine;
   MemoryPlan plan;

@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "base/arrivals.h"
@@ -52,6 +53,13 @@ class Executor {
     uint64_t restarts = 0;
   };
   virtual AssistState assist_state() const { return {}; }
+  // Of an executor that keeps to a pace (pace.h).
+  struct PaceState {
+    std::string_view profile;  // its name; empty: steps take what they take
+    uint64_t late_steps = 0;
+    double late_s = 0;
+  };
+  virtual PaceState pace() const { return {}; }
   virtual void withdraw(AdapterVersionId version) = 0;
   // Rows of `vocab` logits fit the results of coming steps; those of the last one are
   // gone, unless they had room for so many. An error: there is no memory for that.
@@ -65,6 +73,8 @@ class Executor {
   // end with it, and it is asked again about once a second, whether there are others or
   // not, until it is ok.
   virtual Status ready() { return {}; }
+  // No step follows the last one at once.
+  virtual void idle() {}
   // Whether steps may use the adapter; an error ends the request that asked for it,
   // before any step.
   virtual Status accepts(const Adapter&) const { return {}; }

@@ -202,6 +202,10 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   const Executor::AssistState assist = parts_.executor->assist_state();
   stats.cold_starts.helpers = assist.helpers;
   stats.cold_starts.helper_restarts = assist.restarts;
+  const Executor::PaceState pace = parts_.executor->pace();
+  stats.paced_as = pace.profile;
+  stats.paced_late_steps = pace.late_steps;
+  stats.paced_late_s = pace.late_s;
   stats.queue_count = queues.count();
   for (int32_t queue = 0; queue < queues.count(); ++queue) {
     QueueGauges& gauges = stats.queues[static_cast<size_t>(queue)];

@@ -120,6 +120,7 @@ struct EngineParts : EngineContext {
   std::shared_ptr<RequestBudget> requests;  // of the ledger; null: made with a reserve of nothing
   EngineOptions options;
   MemoryControl memory;
+  std::function<void()> before_stop;  // ends what steps and loads may wait for; any thread; empty: nothing
   std::string fingerprint;
   std::optional<KvSteps> kv_steps;  // of the base, for KvSharing::kBounded; none: nobody measured any
   // In their place: what an earlier process found with this model; or else who keeps what

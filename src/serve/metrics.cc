@@ -341,6 +341,11 @@ void put_steps(Page& page, const EngineStats& s) {
              number(s.collective_bytes));
   page.value(kCounter, "loralei_stream_read_bytes_total", "Bytes of weights read from disk while streaming.",
              number(s.disk_read_bytes));
+  page.value(kGauge, "loralei_paced", "1 where steps take the time of another machine (--pace).",
+             s.paced_as.empty() ? 0 : 1);
+  page.value(kCounter, "loralei_paced_steps_late_total", "Steps that took longer than --pace says.",
+             number(s.paced_late_steps));
+  page.value(kCounter, "loralei_paced_late_seconds_total", "By how much, all of them.", s.paced_late_s);
 }
 
 void put_queues(Page& page, const EngineStats& s) {

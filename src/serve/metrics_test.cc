@@ -45,6 +45,20 @@ TEST(Metrics, ColdRequestsByWhatTheyDid) {
   }
 }
 
+TEST(Metrics, WhetherAServerIsPacedAndWhatWasLate) {
+  Metrics metrics({"base", 2048, 100, true});
+  EngineStats stats;
+  EXPECT_NE(metrics.render(stats, {}, {}, 1234.0).find("loralei_paced 0\n"), std::string::npos);
+  stats.paced_as = "a10-llama2-7b";
+  stats.paced_late_steps = 3;
+  stats.paced_late_s = 0.25;
+  const std::string text = metrics.render(stats, {}, {}, 1234.0);
+  for (const char* line :
+       {"loralei_paced 1\n", "loralei_paced_steps_late_total 3\n", "loralei_paced_late_seconds_total 0.25\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
+}
+
 TEST(Metrics, OwnNamesAndVllmsNames) {
   Metrics metrics({"base", 2048, 100, true});
   metrics.request_done(record("a"));
@@ -154,8 +168,9 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.adapter_load_bytes = s.idle_adapter_bytes = 1;
   s.adapter_upload_bytes = s.disk_read_bytes = s.streamed_bytes = 1;
   s.adapter_upload_s = s.step_ms_last = s.products_s = s.attention_s = s.lora_s = s.disk_s = 1;
-  s.collective_s = 1;
-  s.collective_bytes = 1;
+  s.collective_s = s.paced_late_s = 1;
+  s.collective_bytes = s.paced_late_steps = 1;
+  s.paced_as = "slow";
   s.step_s = 6;
   s.steps_by_rows[0] = 1;
   s.waited_s.fill(1);

@@ -65,6 +65,9 @@ struct ServeOptions {
   std::function<void()> on_drain;
   // For /v1/replica: the base's digest, and a profile of what steps cost here, as JSON.
   std::string base_digest, cost;
+  // Of a paced server: an adapter is told to be so large for each of its ranks, as that
+  // is what loading it takes the time of; 0: it is told as it is.
+  int64_t told_rank_bytes = 0;
   // For /version.
   std::string version, commit, build, isa;
 };

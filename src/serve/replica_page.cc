@@ -112,6 +112,8 @@ std::string replica_body(ReplicaPage& page, std::string_view query, const ServeO
   uint64_t since = 0;
   const std::string_view number = query_value(query, "since");
   std::from_chars(number.data(), number.data() + number.size(), since);
+  if (options.told_rank_bytes > 0)
+    for (ReplicaAdapter& adapter : adapters) adapter.bytes = adapter.rank * options.told_rank_bytes;
   page.fill(std::move(adapters), query_value(query, "boot"), since, report);
   report.ready = ready;
   report.models = options.model_names;
@@ -120,7 +122,8 @@ std::string replica_body(ReplicaPage& page, std::string_view query, const ServeO
   report.waiting_max = options.max_preparing;
   report.kv_tokens = stats.kv_blocks_total * kKvBlockTokens;
   report.model_len = engine.max_model_len();
-  report.adapter_bytes = stats.adapter_bytes_max;
+  // Adapters of another model's size would not be of this one's room.
+  report.adapter_bytes = options.told_rank_bytes > 0 ? 0 : stats.adapter_bytes_max;
   report.running = stats.running;
   report.waiting = stats.waiting;
   report.kv_tokens_free = (stats.kv_blocks_total - stats.kv_blocks_used) * kKvBlockTokens;

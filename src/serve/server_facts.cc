@@ -127,6 +127,7 @@ std::string server_info_body(const ServerFacts& facts) {
   out.key("served_model_name").string(name).key("version").string(options.version);
   out.key("system_fingerprint").string(facts.engine.fingerprint());
   out.key("device").string(stats.device.empty() ? "cpu" : stats.device);
+  out.key("paced_as").string_or_null(stats.paced_as);
   out.key("context_length").number(length).key("max_model_len").number(length);
   out.key("max_total_num_tokens").number(total_tokens(stats));
   out.key("max_running_requests").number(options.max_running);

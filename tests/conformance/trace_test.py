@@ -102,13 +102,16 @@ class Trace(unittest.TestCase):
     def test_a_live_server_answers_it(self):
         out = self.folder / "trace.json"
         run("bench", "trace", "--url", self.server.url, "--workload", self.workload, "--adapter", "count", "--adapter",
-            "shout", "--slo-ttft", 60000, "--json", out)
+            "shout", "--slo-ttft", 60000, "--slo-tpot", 60000, "--json", out)
         figures = rows(out)
         self.assertNotIn("trace.all.failed", figures)
         self.assertGreater(figures["trace.tokens_per_s"], 0)
         self.assertAlmostEqual(figures["trace.good_per_s"], figures["trace.requests_per_s"])
         self.assertAlmostEqual(figures["trace.tokens_per_s"] / figures["trace.requests_per_s"], 8)
         self.assertGreater(figures["trace.all.end.p50_ms"], figures["trace.all.first_token.p50_ms"])
+        self.assertEqual(figures["trace.good_share"], 1)
+        run("bench", "trace", "--url", self.server.url, "--workload", self.workload, "--adapter", "count", "--slo-tpot", 0.001, "--json", out)
+        self.assertEqual(rows(out)["trace.good_share"], 0)
 
     def test_a_live_run_stands_beside_the_simulated_one(self):
         """With a profile of this server: rows of both, their ratio, the targets; curves of both in one page."""
