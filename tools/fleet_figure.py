@@ -145,7 +145,7 @@ class Figure:
     def live(self, policy, workload):
         options, report = self.options, self.work / "live.json"
         replicas = self.start_replicas()
-        router = Process([options.binary, "route", "--port", "0", "--policy", policy, "--slo-tpot", str(options.slo),
+        router = Process([options.binary, "route", "--port", "0", "--policy", policy, "--placement", "off", "--slo-tpot", str(options.slo),
                           *(word for replica in replicas for word in ("--replica", replica.url))])
 
         def knows(row):
