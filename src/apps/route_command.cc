@@ -29,7 +29,7 @@ struct RouteFlags {
   std::vector<std::string> replicas;
   FleetFlags fleet;
   std::string policy = "rank-aware", placement = "on", profile = "a10-llama2-7b", log_level = "info",
-              log_format = "text", max_body;
+              log_format = "text", max_body, max_upload;
   double slo_first_ms = 0, slo_token_ms = 0;
   int shutdown_timeout_s = 30, request_timeout_s = 3600, stall_timeout_s = 120;
 };
@@ -58,6 +58,7 @@ Status finish_options(RouteFlags& flags) {
   auto max_body_bytes = static_cast<int64_t>(router.http.limits.max_body_bytes);
   TRY(parse_size("--max-body", flags.max_body, max_body_bytes));
   router.http.limits.max_body_bytes = static_cast<size_t>(max_body_bytes);
+  TRY(parse_size("--max-upload", flags.max_upload, router.max_upload_bytes));
   router.upstream.head_timeout_ms = int64_t{flags.request_timeout_s} * 1000;
   router.upstream.body_timeout_ms = int64_t{flags.stall_timeout_s} * 1000;
   router.version = version_string();
@@ -171,6 +172,7 @@ void add_network_options(CLI::App& command, RouteFlags& flags) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command.add_option("--max-body", flags.max_body, "largest request body (default 8MiB)");
+  command.add_option("--max-upload", flags.max_upload, "largest upload of an adapter (default 4GiB)");
   command.add_option("--shutdown-timeout", flags.shutdown_timeout_s, "seconds that running requests get at the end")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();

@@ -280,9 +280,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         if (!refusal && !input_.empty() && !parser.complete()) continue;
       } else if (sink) {
         if (std::string piece = parser.drain_body(); !piece.empty()) {
-          const bool more = co_await hand_over(*sink, std::move(piece));
-          if (!socket_.is_open()) co_return std::nullopt;
-          if (!more && !parser.complete()) co_return without_body(parser, std::move(sink));
+          const std::optional<bool> more = co_await hand_over(*sink, std::move(piece));
+          if (!more || !socket_.is_open()) co_return std::nullopt;
+          if (!*more && !parser.complete()) co_return without_body(parser, std::move(sink));
           continue;
         }
       } else if (parser.body_is_full()) {
@@ -382,9 +382,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     return no_room("body", kBodyStepBytes, static_cast<int64_t>(kPieceCost));
   }
 
-  // False: the sink wants no more. Ends when the sink has answered, or the connection is
-  // cut; one that it answers late is nobody's.
-  awaitable<bool> hand_over(BodySink& sink, std::string piece) {
+  // False: the sink wants no more. Nothing: the client left before it answered; what it
+  // answers late is nobody's.
+  awaitable<std::optional<bool>> hand_over(BodySink& sink, std::string piece) {
     struct Answer {
       std::atomic<int> value{-1};  // 0 and 1: what it said
     };
@@ -393,9 +393,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
       answer->value = more ? 1 : 0;
       if (auto self = weak.lock()) self->post_wake();
     });
-    while (answer->value < 0 && socket_.is_open()) co_await wait_until(steady_clock::time_point::max());
+    while (answer->value < 0 && socket_.is_open() && !eof_) co_await wait_until(steady_clock::time_point::max());
     woken_ = true;  // whatever else woke it is looked at again
-    co_return answer->value == 1;
+    const int said = answer->value;
+    co_return said < 0 ? std::nullopt : std::optional(said == 1);
   }
 
   // To be answered as it is. Where its body is not here, it may be on its way.

@@ -218,8 +218,8 @@ TEST_F(ServerSinkTest, AClientThatLeavesAndAServerThatStopsWhileOneIsBusy) {
     ASSERT_TRUE(c.send_raw("POST /upload HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\nabc").ok());
     ASSERT_TRUE(sinks.sink(0)->has_piece.wait_for(1));
   }
+  EXPECT_TRUE(soon([&] { return server->stats().connections == 0; })) << "noticed though the sink says nothing";
   sinks.sink(0)->let_go();
-  EXPECT_TRUE(soon([&] { return server->stats().connections == 0; }));
   HttpClient c = client();
   ASSERT_TRUE(c.send_raw("POST /upload HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\nabc").ok());
   ASSERT_TRUE(sinks.sink(1)->has_piece.wait_for(1));

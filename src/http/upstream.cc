@@ -4,9 +4,11 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <mutex>
 #include <thread>
 
+#include "base/check.h"
 #include "http/upstream_exchange.h"
 #include "sys/threads.h"
 
@@ -81,6 +83,15 @@ Status UpstreamExchange::format_request() {
     if (!is_token(name)) return invalid_argument("a header field of a request to " + where() + " has no valid name");
     head_ += name + ": " + clean_header_value(value) + "\r\n";
   }
+  CHECK(!request_.body || !request_.pieces);
+  if (request_.pieces) {
+    bytes_left_ = request_.pieces->bytes();
+    more_pieces_ = !bytes_left_ || *bytes_left_ > 0;
+    asks_first_ = more_pieces_ && request_.continue_ms > 0;
+    head_ += bytes_left_ ? "Content-Length: " + std::to_string(*bytes_left_) : "Transfer-Encoding: chunked";
+    head_ += asks_first_ ? "\r\nExpect: 100-continue\r\n\r\n" : "\r\n\r\n";
+    return {};
+  }
   const size_t body_bytes = request_.body ? request_.body->size() : 0;
   if (body_bytes > 0 || request_.method == "POST" || request_.method == "PUT" || request_.method == "PATCH")
     head_ += "Content-Length: " + std::to_string(body_bytes) + "\r\n";
@@ -102,6 +113,7 @@ void UpstreamExchange::late() {
       }
       return deadline("could not be connected to: its name was not looked up within", options.connect_timeout_ms);
     case UpstreamStage::kSend:
+      if (rests_for_word_) return got_word();
       return deadline("took nothing of the request for", options.send_timeout_ms);
     case UpstreamStage::kHead:
       return deadline("did not answer within",
@@ -158,6 +170,28 @@ void UpstreamExchange::connected(error_code ec) {
   send();
 }
 
+void UpstreamExchange::take_piece(std::optional<std::string> piece) {
+  if (ended_ || told_head_ || !send_problem_.empty()) return;
+  if (cancelled_) return let_go();
+  CHECK(!piece || !piece->empty());
+  piece_ = piece ? *std::move(piece) : std::string();
+  if (!bytes_left_) {
+    // The line's end behind a chunk goes before the next one.
+    char head[20];
+    std::snprintf(head, sizeof head, "%zx\r\n", piece_.size());
+    head_ = (std::exchange(first_piece_, false) ? "" : "\r\n") + std::string(head) + (piece ? "" : "\r\n");
+    more_pieces_ = piece.has_value();
+    return write_some();
+  }
+  if (!piece || piece_.size() > *bytes_left_) {
+    return fail(invalid_argument("the body of a request to " + where() + " has " + (piece ? "more" : "fewer") +
+                                 " bytes than were announced"));
+  }
+  *bytes_left_ -= piece_.size();
+  more_pieces_ = *bytes_left_ > 0;
+  write_some();
+}
+
 void UpstreamExchange::readable() {
   if (ended_ || resting_) return;
   if (cancelled_) return let_go();
@@ -196,6 +230,7 @@ bool UpstreamExchange::feed(std::string_view& bytes) {
   bytes.remove_prefix(parser_->feed(bytes));
   const int status = parser_->head().status;
   const bool interim = status < 200;
+  if (status == 100 && parser_->complete()) got_word();
   if (parser_->header_complete() && !parser_->failed() && !interim && !told_head_) (void)tell_head();
   if (cancelled_) {
     let_go();
@@ -221,7 +256,7 @@ void UpstreamExchange::gone(error_code ec) {
   if (repeat(peer_closed)) return;
   if (!send_problem_.empty() && !answered_) {
     // Not a byte was taken, so nothing was seen.
-    if (sent_bytes_ == 0) stage_ = UpstreamStage::kConnect;
+    if (!left_) stage_ = UpstreamStage::kConnect;
     return fail(io_error("sending a request to " + where() + " failed: " + send_problem_ + kCheckServer), peer_closed);
   }
   const std::string when = told_head_ ? "before its answer was complete" : "before it answered";

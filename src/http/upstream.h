@@ -32,6 +32,13 @@
 // (RFC 9110, 9.2.2; RFC 9112, 9.3.1). The failure says enough for a caller who knows
 // better (stage, peer_closed, reused).
 //
+// Bodies in pieces (UpstreamRequest::pieces) cannot be sent twice, so such a call never
+// begins on a kept connection, and nothing of its body is asked for before it has one.
+// The next piece is asked for when the one before has left: one at a time is here. For
+// how long it takes to come is its maker's business; no time runs meanwhile. An answer
+// that begins before the body has been sent ends the sending: it is told as any other,
+// and no further piece is asked for.
+//
 // Names are looked up without blocking and kept for a while; numeric addresses are not
 // looked up. A name's addresses are tried in turn, the one that was reached last first.
 #pragma once
@@ -39,6 +46,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -78,6 +86,22 @@ struct UpstreamOptions {
   std::function<Result<std::vector<std::string>>(const std::string& name)> look_up;
 };
 
+// A request's body that comes in pieces, as they are wanted.
+//
+// Called on the thread of the call, which must not be blocked; let go of when it ends.
+class UpstreamBody {
+ public:
+  using Told = std::function<void(std::optional<std::string> piece)>;
+  virtual ~UpstreamBody() = default;
+  // Of the whole. Nothing: not known, and it is sent chunked.
+  virtual std::optional<uint64_t> bytes() const = 0;
+  // Wants the next piece: `told` is to be called once, from any thread, here or later,
+  // with one that is not empty, or with nothing behind the last. It is not called again
+  // before, and never behind a piece that bytes() says is the last. What is told to a
+  // call that has ended is dropped.
+  virtual void next(Told told) = 0;
+};
+
 struct UpstreamRequest {
   std::string method, target;
   // What is between two connections only (end_to_end_headers()), Content-Length and
@@ -86,6 +110,10 @@ struct UpstreamRequest {
   std::shared_ptr<const std::string> body;  // null: none
   int64_t head_timeout_ms = 0;              // 0: the option's
   bool idempotent = false;                  // may be sent twice, whatever its method
+  std::shared_ptr<UpstreamBody> pieces;     // in the place of `body`
+  // Of `pieces`, where there are any: the peer is asked whether it wants them (100
+  // Continue) and has so long to say so, or to refuse. 0: it is not asked.
+  int64_t continue_ms = 0;
 };
 
 // Where it failed, at the latest of all attempts.

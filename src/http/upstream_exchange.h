@@ -47,7 +47,7 @@ class UpstreamExchange final : public UpstreamCall, public std::enable_shared_fr
       if (lane_->stopped) return stop();
       const Status valid = format_request();
       if (!valid.ok()) return fail(valid.error());
-      connection_ = lane_->pool.take(address_);
+      if (!request_.pieces) connection_ = lane_->pool.take(address_);
       if (!connection_) return open();
       reused_ = true;
       ++lane_->counts->reused_total;
@@ -97,7 +97,7 @@ class UpstreamExchange final : public UpstreamCall, public std::enable_shared_fr
     connection_.reset();
     parser_.reset();
     request_ = {};
-    for (std::string* text : {&head_, &rest_}) std::string().swap(*text);
+    for (std::string* text : {&head_, &piece_, &rest_}) std::string().swap(*text);
     if (lane_->calls.erase(this) > 0) --lane_->counts->calls, --lane_->load;
     return std::exchange(listener_, nullptr);
   }
@@ -148,7 +148,7 @@ class UpstreamExchange final : public UpstreamCall, public std::enable_shared_fr
     reused_ = false;
     next_address_ = 0;
     sent_bytes_ = 0;
-    sent_all_ = false;
+    left_ = sent_all_ = false;
     send_problem_.clear();
     connect_until_ = Clock::now() + std::chrono::milliseconds(std::min(lane_->options.connect_timeout_ms, kLongestMs));
     watch(connect_until_ - Clock::now());
@@ -186,7 +186,7 @@ class UpstreamExchange final : public UpstreamCall, public std::enable_shared_fr
     write_some();
   }
   void write_some() {
-    const std::string_view body = request_.body ? std::string_view(*request_.body) : std::string_view();
+    const std::string_view body = body_now();
     const size_t of_head = std::min(sent_bytes_, head_.size());
     const size_t of_body = sent_bytes_ - of_head;
     const std::array<boost::asio::const_buffer, 2> both = {
@@ -204,12 +204,50 @@ class UpstreamExchange final : public UpstreamCall, public std::enable_shared_fr
       return;
     }
     sent_bytes_ += n;
-    if (sent_bytes_ < head_.size() + (request_.body ? request_.body->size() : 0)) return write_some();
+    left_ = left_ || n > 0;
+    const bool rest = sent_bytes_ < head_.size() + body_now().size();
+    if (request_.pieces && told_head_ && (rest || more_pieces_)) return;  // what it has is enough for it
+    if (rest) return write_some();
+    if (more_pieces_) return want_piece();
+    std::string().swap(piece_);
     sent_all_ = true;
     if (stage_ != UpstreamStage::kSend) return;  // the answer is here already
     stage_ = UpstreamStage::kHead;
     watch_ms(request_.head_timeout_ms > 0 ? request_.head_timeout_ms : lane_->options.head_timeout_ms);
   }
+
+  // What goes behind head_: the whole body, or the piece that is being sent.
+  std::string_view body_now() const {
+    return request_.body ? std::string_view(*request_.body) : std::string_view(piece_);
+  }
+
+  // ---- its body, where it comes in pieces ----
+
+  void want_piece() {
+    if (told_head_) return;
+    if (asks_first_) {
+      rests_for_word_ = true;
+      return watch_ms(request_.continue_ms);
+    }
+    unwatch();
+    for (std::string* text : {&head_, &piece_}) std::string().swap(*text);
+    sent_bytes_ = 0;
+    const std::shared_ptr<UpstreamBody> pieces = request_.pieces;
+    pieces->next([weak = weak_from_this()](std::optional<std::string> piece) {
+      const auto self = weak.lock();
+      if (!self) return;
+      boost::asio::post(self->lane_->executor, [weak, piece = std::move(piece)]() mutable {
+        const auto still = weak.lock();
+        if (still) still->guarded([&] { still->take_piece(std::move(piece)); });
+      });
+    });
+  }
+  // The peer wants the body, or has not said in time that it does not.
+  void got_word() {
+    asks_first_ = false;
+    if (std::exchange(rests_for_word_, false)) want_piece();
+  }
+  void take_piece(std::optional<std::string> piece);
 
   // ---- the answer ----
 
@@ -276,10 +314,16 @@ class UpstreamExchange final : public UpstreamCall, public std::enable_shared_fr
   bool reused_ = false;
   bool repeated_ = false;
 
-  std::string head_;  // of the request, as it is written
-  size_t sent_bytes_ = 0;
+  std::string head_;       // of the request, or of a piece, as it is written
+  size_t sent_bytes_ = 0;  // of it and of what is behind it
+  bool left_ = false;      // a byte of the request has
   bool sent_all_ = false;
   std::string send_problem_;
+  std::string piece_;                   // that is being sent
+  std::optional<uint64_t> bytes_left_;  // of a body in pieces whose length is known
+  bool more_pieces_ = false;            // one is to come, or the end of a chunked body
+  bool first_piece_ = true;
+  bool asks_first_ = false, rests_for_word_ = false;
 
   std::optional<ResponseParser> parser_;
   std::string rest_;       // read, not consumed

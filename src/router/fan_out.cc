@@ -14,47 +14,80 @@ namespace {
 constexpr size_t kAnswerBytesMost = 64 * 1024;
 constexpr size_t kToldBytes = 300;  // of what a replica said, in an error
 
-class FanOut final : public std::enable_shared_from_this<FanOut> {
+class FanOut final : public RelayBoard::Entry, public std::enable_shared_from_this<FanOut> {
  public:
-  FanOut(const FanOutWorld& world, FanOutRequest request, std::shared_ptr<ResponseWriter> writer)
-      : world_(world), request_(std::move(request)), writer_(std::move(writer)) {}
+  FanOut(const FanOutWorld& world, FanOutRequest request, FanOutDone done)
+      : world_(world), request_(std::move(request)), done_(std::move(done)) {}
+  ~FanOut() override { world_.board.remove(this); }
 
   void start() {
     const std::vector<ReplicaState> states = world_.fleet.states();
-    std::vector<UpstreamAddress> asked;
+    const size_t did = request_.first ? 1 : 0;
+    all_ = did;
+    std::vector<Said> asked;
     for (const ReplicaState& state : states) {
-      if (state.health == HealthState::kLeft) continue;
+      if (state.health == HealthState::kLeft || (did > 0 && state.address == request_.first->address)) continue;
       ++all_;
       const bool there = state.health == HealthState::kUp || state.health == HealthState::kReturning;
       if (there) {
-        asked.push_back(state.address);
+        asked.push_back({.address = state.address, .replica = state.replica});
       } else {
         left_out_ += " " + state.name + " is " + health_state_name(state.health) + " and was not asked.";
       }
     }
-    if (asked.empty()) {
+    if (asked.empty() && did == 0) {
       const ApiError error = api_error_of_status(503, "No replica is up; send it again later.");
       return answer(error.status, {{"Content-Type", "application/json"}}, error_body(error));
     }
-    said_.resize(asked.size());
     missing_ = asked.size();
+    said_ = std::move(asked);
+    if (did > 0) {
+      FanOutRequest::First& first = *request_.first;
+      said_.insert(said_.begin(), {.address = first.address,
+                                   .told = true,
+                                   .status = first.status,
+                                   .headers = {{"Content-Type", first.type}},
+                                   .body = std::move(first.body)});
+    }
+    if (missing_ == 0) return conclude();
+    world_.board.add(shared_from_this());
     const auto body = std::make_shared<const std::string>(std::move(request_.http.body));
-    for (size_t i = 0; i < asked.size(); ++i) {
-      said_[i].address = asked[i];
+    for (size_t place = did; place < said_.size(); ++place) {
       UpstreamRequest request{.method = request_.http.method, .target = request_.http.target};
       for (const auto& header : request_.http.headers) {
         if (!equals_ignoring_case(header.first, "host") && !equals_ignoring_case(header.first, "accept-encoding"))
           request.headers.push_back(header);
       }
       if (!body->empty()) request.body = body;
-      world_.upstream.call(asked[i], std::move(request), std::make_shared<Listener>(shared_from_this(), i));
+      auto call = world_.upstream.call(said_[place].address, std::move(request),
+                                       std::make_shared<Listener>(shared_from_this(), place));
+      const std::lock_guard lock(mutex_);
+      if (!said_[place].told) said_[place].call = std::move(call);
+    }
+  }
+
+  void replica_lost(size_t replica) override {
+    std::vector<std::pair<size_t, std::shared_ptr<UpstreamCall>>> lost;
+    {
+      const std::lock_guard lock(mutex_);
+      for (size_t place = 0; place < said_.size(); ++place) {
+        const Said& one = said_[place];
+        if (one.replica == replica && one.call) lost.emplace_back(place, one.call);
+      }
+    }
+    for (const auto& [place, call] : lost) {
+      call->cancel();
+      answered(place, {.body = "it does not answer any more"});
     }
   }
 
  private:
   struct Said {
     UpstreamAddress address;
-    int status = 0;  // 0: it broke off
+    size_t replica = SIZE_MAX;  // its place; none: it has done it before
+    bool told = false;
+    std::shared_ptr<UpstreamCall> call;  // until then
+    int status = 0;                      // 0: it broke off
     HttpHeaders headers;
     std::string body;
   };
@@ -85,10 +118,18 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
   void answered(size_t place, Said said) {
     {
       const std::lock_guard lock(mutex_);
-      said.address = said_[place].address;
-      said_[place] = std::move(said);
+      Said& one = said_[place];
+      if (std::exchange(one.told, true)) return;
+      one.call.reset();
+      one.status = said.status;
+      one.headers = std::move(said.headers);
+      one.body = std::move(said.body);
       if (--missing_ > 0) return;
     }
+    conclude();
+  }
+
+  void conclude() {
     const auto done = std::find_if(said_.begin(), said_.end(), [](const Said& one) { return one.status / 100 == 2; });
     const Said& first = done != said_.end() ? *done : said_.front();
     // Who does not have what is to be removed has done it.
@@ -116,13 +157,12 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
   void answer(int status, HttpHeaders headers, std::string body) {
     headers.emplace_back("X-Request-Id", request_.id);
     headers.emplace_back("X-Loralei-Replicas", std::to_string(said_.size()) + " of " + std::to_string(all_));
-    world_.metrics.request_done(request_.route, status);
-    writer_->respond(status, std::move(headers), std::move(body));
+    done_(status, std::move(headers), std::move(body));
   }
 
   const FanOutWorld world_;
   FanOutRequest request_;
-  const std::shared_ptr<ResponseWriter> writer_;
+  const FanOutDone done_;
   std::mutex mutex_;
   std::vector<Said> said_;
   size_t missing_ = 0, all_ = 0;
@@ -131,8 +171,17 @@ class FanOut final : public std::enable_shared_from_this<FanOut> {
 
 }  // namespace
 
+void start_fan_out(const FanOutWorld& world, FanOutRequest request, FanOutDone done) {
+  std::make_shared<FanOut>(world, std::move(request), std::move(done))->start();
+}
+
 void start_fan_out(const FanOutWorld& world, FanOutRequest request, std::shared_ptr<ResponseWriter> writer) {
-  std::make_shared<FanOut>(world, std::move(request), std::move(writer))->start();
+  const auto done = [&metrics = world.metrics, route = request.route, writer = std::move(writer)](
+                        int status, HttpHeaders headers, std::string body) {
+    metrics.request_done(route, status);
+    writer->respond(status, std::move(headers), std::move(body));
+  };
+  start_fan_out(world, std::move(request), FanOutDone(done));
 }
 
 }  // namespace loralei

@@ -347,6 +347,7 @@ void Fleet::take(size_t index, const ReplicaReport& report) {
     return;
   }
   replica.reports = true;
+  replica.store = report.store;
   replica.boot = report.boot;
   replica.cursor = report.cursor;
   for (const ReplicaAdapter& adapter : report.adapters) {
@@ -380,6 +381,7 @@ void Fleet::take(size_t index, const ModelNames& names) {
   Replica& replica = replicas_.at(index);
   if (replica.left) return;
   replica.reports = false;
+  replica.store = false;
   replica.models = names.base;
   const std::vector<uint8_t> before = replica.tiers;
   for (const std::string& name : names.adapters) put(replica, name, static_cast<uint8_t>(ReplicaTier::kDevice));
@@ -451,6 +453,7 @@ std::vector<ReplicaState> Fleet::states() const {
                       .picks = replica.picks,
                       .failures = replica.health.failures(),
                       .reports = replica.reports,
+                      .store = replica.store,
                       .own_cost = replica.profile.has_value()});
   }
   return states;

@@ -89,6 +89,7 @@ struct ReplicaState {
   size_t adapters = 0, adapters_in_memory = 0, adapters_on_device = 0;
   uint64_t picks = 0, failures = 0;
   bool reports = true;  // false: a server of another make, of which only the models are known
+  bool store = false;   // takes uploads of adapters
   bool own_cost = false;
 };
 
@@ -165,6 +166,7 @@ class Fleet {
     std::string last_boot;  // that it reported
     uint64_t cursor = 0;
     bool reports = true;
+    bool store = false;
     std::vector<std::string> models;
     std::string base;  // digest that it reported; empty: it says none
     int32_t sequences_max, reported_running = 0, reported_waiting = 0;

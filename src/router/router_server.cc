@@ -20,6 +20,7 @@ constexpr double kNs = 1e-9;
 enum class RouteKind : unsigned char {
   kSent,
   kSpread,
+  kUpload,
   kIndex,
   kHealth,
   kReady,
@@ -56,7 +57,7 @@ struct RouterServer::Route {
 };
 
 const RouterServer::Route* RouterServer::find_route(const HttpHead& head) {
-  constexpr RouteClass kOpen = RouteClass::kOpen, kAdmin = RouteClass::kAdmin;
+  constexpr RouteClass kOpen = RouteClass::kOpen, kAdmin = RouteClass::kAdmin, kUpload = RouteClass::kUpload;
   static constexpr Route kRoutes[] = {
       {"POST", "/v1/chat/completions", RouteKind::kSent, kOpen},
       {"POST", "/v1/completions", RouteKind::kSent, kOpen},
@@ -70,6 +71,7 @@ const RouterServer::Route* RouterServer::find_route(const HttpHead& head) {
       {"GET", "/v1/models", RouteKind::kModels, kOpen},  // a replica's, with the fleet's list
       {"POST", "/v1/load_lora_adapter", RouteKind::kSpread, kAdmin},
       {"POST", "/v1/unload_lora_adapter", RouteKind::kSpread, kAdmin},
+      {"POST", "/v1/adapters", RouteKind::kUpload, kUpload},
       {"POST", "/v1/adapters/*", RouteKind::kSpread, kAdmin},
       {"DELETE", "/v1/adapters/*", RouteKind::kSpread, kAdmin},
       {"GET", "/v1/replicas", RouteKind::kReplicas, kAdmin},
@@ -199,13 +201,23 @@ std::string RouterServer::id_for(const HttpHead& request) {
 // To a replica on this machine everybody whose request comes from here is local.
 std::optional<ApiError> RouterServer::refused(const Route& route, const HttpHead& head) const {
   if (auto error = access_.check_host(head, http_->on_loopback())) return error;
-  return route.access == RouteClass::kAdmin ? access_.check(head, route.access) : std::nullopt;
+  return route.access != RouteClass::kOpen ? access_.check(head, route.access) : std::nullopt;
+}
+
+// Also of what handle() refuses: nothing is begun before its first piece, and a body that
+// is longer than others may be is refused for the right reason.
+std::shared_ptr<BodySink> RouterServer::body_sink(const HttpHead& head) {
+  const Route* route = find_route(head);
+  if (route == nullptr || route->kind != RouteKind::kUpload) return nullptr;
+  return make_upload_sink({fleet_, *upstream_, metrics_, log_, relays_, uploads_, options_.retries},
+                          {head, id_for(head), route->pattern, options_.max_upload_bytes});
 }
 
 bool RouterServer::wants_body(const HttpHead& head) {
   const Route* route = find_route(head);
-  return route != nullptr && (route->kind == RouteKind::kSent || route->kind == RouteKind::kSpread) && !draining_ &&
-         !refused(*route, head);
+  const bool wanted = route != nullptr && (route->kind == RouteKind::kSent || route->kind == RouteKind::kSpread ||
+                                           route->kind == RouteKind::kUpload);
+  return wanted && !draining_ && !refused(*route, head);
 }
 
 void RouterServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
@@ -218,8 +230,9 @@ void RouterServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> w
                   id);
   }
   if (const auto error = refused(*route, request)) return refuse(*writer, route, *error, id);
-  const bool goes_on =
-      route->kind == RouteKind::kSent || route->kind == RouteKind::kSpread || route->kind == RouteKind::kModels;
+  if (request.sink) return finish_upload(request.sink, std::move(writer));  // a replica has it: draining or not
+  const bool goes_on = route->kind == RouteKind::kSent || route->kind == RouteKind::kSpread ||
+                       route->kind == RouteKind::kUpload || route->kind == RouteKind::kModels;
   if (!goes_on) return answer_itself(*route, id, *writer);
   if (draining_)
     return refuse(*writer, route, api_error_of_status(503, "The router is shutting down; send it to another."), id);
@@ -228,8 +241,13 @@ void RouterServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> w
 
 void RouterServer::send_on(const Route& route, HttpRequest request, std::string id,
                            std::shared_ptr<ResponseWriter> writer) {
+  if (route.kind == RouteKind::kUpload) {
+    constexpr const char* kNoBody =
+        "The request has no body: send the adapter's files as a form, as curl -F 'file=@adapter_config.json' does.";
+    return refuse(*writer, &route, api_error_of_status(400, kNoBody), id);
+  }
   if (route.kind == RouteKind::kSpread) {
-    return start_fan_out({fleet_, *upstream_, metrics_}, {std::move(request), std::move(id), route.pattern},
+    return start_fan_out({fleet_, *upstream_, metrics_, relays_}, {std::move(request), std::move(id), route.pattern},
                          std::move(writer));
   }
   Parsed<RequestSlo> slo = parse_request_slo(request);
@@ -277,7 +295,8 @@ void RouterServer::answer_itself(const Route& route, const std::string& id, Resp
                      "Loralei " + options_.version + ", a router in front of " + std::to_string(fleet_.size()) +
                          " replicas\n\nPOST   /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
                          "/v1/embeddings, /tokenize, /detokenize   (one replica)\nPOST   /v1/load_lora_adapter, "
-                         "/v1/unload_lora_adapter, /v1/adapters/...   (every replica)\nGET    /v1/models, /v1/replicas "
+                         "/v1/unload_lora_adapter, /v1/adapters, /v1/adapters/...   (every replica)\nGET    "
+                         "/v1/models, /v1/replicas "
                          "(admin), /health, /ready, /version, /metrics\n",
                      id);
   }

@@ -4,6 +4,7 @@
 //
 //   POST of the APIs         ──► relay.h ──► a replica
 //   load, unload, pin        ──► fan_out.h ──► every replica
+//   POST /v1/adapters        ──► upload_relay.h ──► a replica, then every other one
 //   GET /v1/models           all that the fleet has
 //   GET /v1/replicas, /ready, /metrics, ...   what is known of it
 //
@@ -31,6 +32,7 @@
 #include "router/relay.h"
 #include "router/replica_watch.h"
 #include "router/router_metrics.h"
+#include "router/upload_relay.h"
 #include "serve/access.h"
 #include "store/membership.h"
 
@@ -47,7 +49,8 @@ struct RouterServerOptions {
   std::string admin_key;
   std::vector<std::string> allowed_hosts;
   int retries = 2;
-  int64_t hedge_after_ms = 0;  // of streams that have not begun; 0: no request is on two replicas
+  int64_t hedge_after_ms = 0;                   // of streams that have not begun; 0: no request is on two replicas
+  int64_t max_upload_bytes = int64_t{4} << 30;  // of an adapter; what replicas take counts, too
   std::string version;
 };
 
@@ -66,6 +69,7 @@ class RouterServer final : public HttpHandler {
   // True when no request was cut off.
   bool shutdown(int64_t timeout_ms);
 
+  std::shared_ptr<BodySink> body_sink(const HttpHead& head) override;
   bool wants_body(const HttpHead& head) override;
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
 
@@ -98,6 +102,7 @@ class RouterServer final : public HttpHandler {
   bool down_ = false;  // guarded by mutex_
   RelayBoard relays_;
   std::unique_ptr<Hedges> hedges_;  // null: none
+  UploadTurns uploads_;
   std::unique_ptr<Upstream> upstream_;
   std::unique_ptr<ReplicaWatch> watch_;   // asks through upstream_
   std::unique_ptr<MemberWatch> members_;  // tells watch_; null: all are named

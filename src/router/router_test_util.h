@@ -61,6 +61,7 @@ class FakeReplica final : public HttpHandler {
     held_.drop();
   }
 
+  bool wants_body(const HttpHead&) override { return wants_bodies; }
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override {
     if (request.path == "/v1/replica" && without_report) return (void)writer->respond(404, kJson, "{}");
     if (request.path != "/v1/replica") {
@@ -81,6 +82,7 @@ class FakeReplica final : public HttpHandler {
   ReplicaReport report;
   std::atomic<bool> silent{false};
   bool without_report = false;  // a server of another make
+  std::atomic<bool> wants_bodies{true};
   std::atomic<int> asked{0};
 
  private:

@@ -48,6 +48,7 @@ struct AdapterService::Load {
     JsonOut out;
     out.begin_object().key("name").string(entry.name).key("version").string(entry.digest);
     out.key("number").number(entry.number);
+    out.key("load_inplace").boolean(uploaded->load_inplace).key("pinned").boolean(uploaded->pinned);
     put_manifest(uploaded->manifest, out);
     reply->json(200, out.end_object().take());
   }

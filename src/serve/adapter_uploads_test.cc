@@ -71,6 +71,8 @@ TEST_F(UploadsTest, OneThatIsNamedIsServedAtOnce) {
   const std::string digest = body["digest"];
   EXPECT_EQ(body["name"], "mine");
   EXPECT_EQ(body["number"], 1);
+  EXPECT_EQ(body["load_inplace"], false);
+  EXPECT_EQ(body["pinned"], true) << "for a router, which has the others load it as this one did";
   EXPECT_EQ(body["path"], "store:" + digest);
   EXPECT_EQ(body["bytes"], 3);
   EXPECT_EQ(body["files"][1]["sha256"], sha256_hex("w"));
@@ -82,7 +84,10 @@ TEST_F(UploadsTest, OneThatIsNamedIsServedAtOnce) {
   EXPECT_EQ(post("/v1/chat/completions", chat(R"("model":"mine")")).status, 200);
   EXPECT_EQ(upload(peft("other"), {{"name", "mine"}}).status, 400) << "there is one of that name";
   EXPECT_EQ(store_->stats().adapters, 1u) << "and what was refused is gone again";
-  EXPECT_EQ(upload(peft("other"), {{"name", "mine"}, {"load_inplace", "true"}}).status, 200);
+  const HttpResponse next = upload(peft("other"), {{"name", "mine"}, {"load_inplace", "true"}});
+  EXPECT_EQ(next.status, 200);
+  EXPECT_EQ(BodyJson::parse(next.body)["load_inplace"], true);
+  EXPECT_EQ(BodyJson::parse(get("/v1/replica").body)["store"], true);
   EXPECT_TRUE(soon([&] { return store_->stats().adapters == 1; })) << "what nothing means any more goes";
   EXPECT_FALSE(store_->find(digest).has_value());
 }
@@ -185,6 +190,7 @@ TEST_F(UploadsTest, AServerWithoutAStoreSaysSo) {
   begin_without_registry();
   EXPECT_NE(error_of(upload(peft("w")), "message").find("--adapter-store DIR"), std::string::npos);
   EXPECT_EQ(get("/v1/adapters/blobs").status, 403);
+  EXPECT_EQ(BodyJson::parse(get("/v1/replica").body)["store"], false);
   EXPECT_EQ(blob(std::string(64, '0')).status, 403);
   EXPECT_NE(load_stored("x", "store:" + std::string(64, '0')).body.find("--adapter-store"), std::string::npos);
 }

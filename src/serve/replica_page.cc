@@ -118,6 +118,7 @@ std::string replica_body(ReplicaPage& page, std::string_view query, const ServeO
   report.ready = ready;
   report.models = options.model_names;
   report.base = options.base_digest;
+  report.store = options.adapter_store.store != nullptr;
   report.sequences_max = options.max_running;
   report.waiting_max = options.max_preparing;
   report.kv_tokens = stats.kv_blocks_total * kKvBlockTokens;

@@ -128,7 +128,7 @@ std::string replica_report_body(const ReplicaReport& report) {
   out.key("since").number(static_cast<int64_t>(report.since)).key("more").boolean(report.more);
   out.key("ready").boolean(report.ready).key("models");
   put_names(out, report.models);
-  out.key("base").string(report.base).key("capacity").begin_object();
+  out.key("base").string(report.base).key("store").boolean(report.store).key("capacity").begin_object();
   out.key("sequences").number(report.sequences_max).key("waiting").number(report.waiting_max);
   out.key("kv_tokens").number(report.kv_tokens).key("model_len").number(report.model_len);
   out.key("adapter_bytes").number(report.adapter_bytes).end_object();
@@ -155,6 +155,7 @@ Result<ReplicaReport> parse_replica_report(std::string_view body) {
   report.ready = reader.boolean("ready").value_or(true);
   report.models = names_of(reader, "models", kModelNamesMost);
   report.base = reader.string("base", kDigestBytes).value_or("");
+  report.store = reader.boolean("store").value_or(false);
   read_capacity(reader, report);
   if (const OrderedJson* cost = reader.find_object("cost")) report.cost = compact_json(*cost);
   if (report.cost.size() > kCostBytes) reader.fail("cost", "'cost' is too long.");

@@ -4,7 +4,7 @@
 // what its steps cost. Adapters come as changes since a cursor, a page at a time.
 //
 //   {"object": "replica", "boot": "5f2c...", "cursor": 17, "since": 12, "more": false,
-//    "ready": true, "models": ["base"], "base": "digest",
+//    "ready": true, "models": ["base"], "base": "digest", "store": true,
 //    "capacity": {"sequences": 8, "waiting": 256, "kv_tokens": 4096, "model_len": 2048,
 //                 "adapter_bytes": 1073741824},
 //    "load": {"running": 3, "waiting": 0, "kv_tokens_free": 1024},
@@ -50,6 +50,7 @@ struct ReplicaReport {
   bool ready = true;
   std::vector<std::string> models;  // names of the base
   std::string base;                 // its digest
+  bool store = false;               // it takes uploads of adapters
   int32_t sequences_max = 0, waiting_max = 0;
   int64_t kv_tokens = 0, model_len = 0;
   int64_t adapter_bytes = 0;  // that adapters in memory may take; 0: not known

@@ -9,7 +9,7 @@ namespace {
 ReplicaReport some_report() {
   ReplicaReport report;
   report.boot = "b00t", report.cursor = 17, report.since = 12, report.more = true, report.ready = false;
-  report.models = {"base", "also \"base\""}, report.base = "digest";
+  report.models = {"base", "also \"base\""}, report.base = "digest", report.store = true;
   report.sequences_max = 8, report.waiting_max = 256, report.kv_tokens = 4096, report.model_len = 2048,
   report.adapter_bytes = 1 << 30;
   report.running = 3, report.waiting = 1, report.kv_tokens_free = 1024;
@@ -37,6 +37,8 @@ TEST(ReplicaReport, OfAStrangerIsRefusedWithItsField) {
   EXPECT_NE(refused(R"({"object": "replica"})").find("boot"), std::string::npos);
   const std::string begin = R"({"object": "replica", "boot": "1", )";
   EXPECT_EQ(refused(begin + R"("ready": true})"), "");
+  EXPECT_FALSE(parse_replica_report(begin + R"("ready": true})")->store) << "one that says nothing of it";
+  EXPECT_NE(refused(begin + R"("store": 1})").find("store"), std::string::npos);
   EXPECT_NE(refused(begin + R"("cursor": -1})").find("cursor"), std::string::npos);
   EXPECT_NE(refused(begin + R"("cursor": 1e300})").find("cursor"), std::string::npos);
   EXPECT_NE(refused(begin + R"("models": [""]})").find("models"), std::string::npos);

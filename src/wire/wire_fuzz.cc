@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "wire/adapter_upload.h"
 #include "wire/json_in.h"
 #include "wire/json_out.h"
 #include "wire/messages_api.h"
@@ -104,6 +105,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto report = parse_replica_report(body); report.ok()) {
     const auto again = parse_replica_report(replica_report_body(*report));
     CHECK(again.ok() && *again == *report);
+  }
+  if (const auto upload = parse_upload_answer(body); upload.ok() && upload->has_value()) {
+    auto load = parse_load_lora_request(load_lora_body(**upload));
+    CHECK(!load.ok() || (load->name == (*upload)->name && load->path == (*upload)->path));
   }
   if (const auto names = parse_model_list(body); !names.ok()) CHECK(!names.error().message.empty());
 

@@ -20,6 +20,7 @@ ETCD = ROOT / "build/clients/of/etcd/usr/bin/etcd"
 KEY = "of-the-fleet"
 ADMIN = {"Authorization": f"Bearer {KEY}"}
 STEPS = 12  # of a training that publishes each
+FLEET_STEPS = 20
 
 
 def free_ports(count):
@@ -36,11 +37,13 @@ class AdapterStore(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
-        self.ports = free_ports(2)
+        self.ports = free_ports(3)
         self.servers = {}
 
     def start(self, index, *flags, peers=True):
-        more = ["--adapter-peer", f"http://127.0.0.1:{self.ports[1 - index]}"] if peers else []
+        """peers: their indices; True: the other one of the first two."""
+        peers = [1 - index] if peers is True else peers or []
+        more = [word for peer in peers for word in ("--adapter-peer", f"http://127.0.0.1:{self.ports[peer]}")]
         server = LiveServer("-c", "256", "--admin-key", KEY, "--adapter-store", str(self.store(index)), *more, *flags,
                             adapters=None, port=self.ports[index])
         self.servers[index] = server
@@ -211,6 +214,93 @@ class AdapterStore(unittest.TestCase):
         while {path.name for path in (self.store(0) / "adapters").iterdir()} != kept:
             self.assertLess(time.monotonic(), deadline, "what is not kept leaves the store")
             time.sleep(0.05)
+
+    def fleet(self, *flags):
+        """Three servers that are each other's peers, and a router in front of them."""
+        servers = [self.start(index, "--keep-versions", "2", peers=[peer for peer in range(3) if peer != index]) for index in range(3)]
+        router = LiveRouter(servers, "--admin-key", KEY, "--replica-api-key", KEY, *flags)
+        self.addCleanup(router.stop)
+        router.wait_up(3, headers=ADMIN)
+        return servers, router
+
+    def test_a_training_publishes_through_the_router(self):
+        want = self.texts_without_a_store()
+        servers, router = self.fleet("--max-body", "64KiB")
+        self.assertEqual(self.upload(router, ADAPTERS[1], key="wrong", name="policy")[0], 401)
+        self.assertEqual([server.request("GET", "/v1/adapters/blobs", headers=ADMIN)[2]["data"] for server in servers], [[], [], []])
+        status, body = self.upload(router, ADAPTERS[0], name="policy")
+        self.assertEqual(status, 200, body)
+        published = {want[ADAPTERS[0].name]}
+        wrong, over, served = [], threading.Event(), [0]
+
+        def requests():
+            while not over.is_set():
+                status, _, body = self.ask(router, "policy")
+                if status != 200 or body["choices"][0]["text"] not in published:
+                    wrong.append((status, body))
+                served[0] += 1
+
+        threads = [threading.Thread(target=requests) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for step in range(1, FLEET_STEPS + 1):
+            source = ADAPTERS[step % len(ADAPTERS)]
+            published.add(want[source.name])
+            status, body = self.upload(router, source, name="policy", load_inplace="true")
+            self.assertEqual(status, 200, body)
+            self.assertEqual((body["name"], body["number"]), ("policy", step + 1))
+            self.assertEqual([self.text(server, "policy") for server in (*servers, router)], [want[source.name]] * 4, f"step {step}")
+        over.set()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+        self.assertGreater(served[0], FLEET_STEPS)
+        self.assertEqual(router.metric('loralei_router_requests_total{route="/v1/adapters",status="200"}'), FLEET_STEPS + 1)
+        # Each has the same versions, the last two, and only these in its store.
+        versions = [server.request("GET", "/v1/adapters")[2]["data"][0]["versions"] for server in servers]
+        numbers = [[(row["number"], row["digest"]) for row in rows] for rows in versions]
+        self.assertEqual([number for number, _ in numbers[0]], [FLEET_STEPS, FLEET_STEPS + 1])
+        self.assertEqual(numbers, [numbers[0]] * 3)
+        deadline = time.monotonic() + 30
+        for index, rows in enumerate(versions):
+            kept = {pathlib.Path(row["path"]).name for row in rows}
+            while {path.name for path in (self.store(index) / "adapters").iterdir()} != kept:
+                self.assertLess(time.monotonic(), deadline, f"what is not kept leaves store {index}")
+                time.sleep(0.05)
+
+    def test_a_replica_is_away_while_an_adapter_is_published(self):
+        want = self.texts_without_a_store()
+        servers, router = self.fleet()
+        servers[2].process.send_signal(signal.SIGKILL)
+        servers[2].process.wait()
+        status, body = self.upload(router, ADAPTERS[0], name="policy")
+        self.assertEqual(status, 502, body)
+        self.assertIn(f"127.0.0.1:{self.ports[2]}", body["error"]["message"])
+        self.assertEqual([self.text(server, "policy") for server in servers[:2]], [want[ADAPTERS[0].name]] * 2)
+        servers[2] = self.start(2, "--keep-versions", "2", peers=[0, 1])
+        router.wait_up(3, headers=ADMIN)
+        status, body = self.upload(router, ADAPTERS[1], name="policy", load_inplace="true")
+        self.assertEqual(status, 200, body)
+        self.assertEqual([self.text(server, "policy") for server in (*servers, router)], [want[ADAPTERS[1].name]] * 4)
+
+    def test_what_a_router_refuses_of_uploads(self):
+        servers, router = self.fleet("--max-upload", "256KiB")
+        status, body = self.upload(router, ADAPTERS[0])
+        self.assertEqual(status, 413, body)
+        self.assertIn("limit of 262144 bytes", body["error"]["message"])
+        self.assertEqual(router.request("POST", "/v1/adapters", {}, ADMIN)[0], 415)
+        status, _, body = router.request("POST", "/v1/adapters", b"no form", {**ADMIN, "Content-Type": "multipart/form-data; boundary=XX"})
+        self.assertEqual(status, 400, body)
+        # In the words of the replica that was asked.
+        self.assertEqual(body, servers[0].request("POST", "/v1/adapters", b"no form", {**ADMIN, "Content-Type": "multipart/form-data; boundary=XX"})[2])
+        alone = LiveServer("-c", "256", "--admin-key", KEY, adapters=None)
+        self.addCleanup(alone.stop)
+        without = LiveRouter([alone], "--admin-key", KEY)
+        self.addCleanup(without.stop)
+        without.wait_up(1, headers=ADMIN)
+        status, body = self.upload(without, ADAPTERS[0])
+        self.assertEqual(status, 403, body)
+        self.assertIn("--adapter-store DIR", body["error"]["message"])
 
     def test_killed_while_uploads_run(self):
         for at in (0.0, 0.02, 0.1):

@@ -105,15 +105,15 @@ class LiveRouter(LiveServer):
         named = [word for replica in replicas for word in ("--replica", replica.url)]
         self.start(["route", "--port", "0", *named, *flags])
 
-    def replicas(self):
-        return self.request("GET", "/v1/replicas")[2]["data"]
+    def replicas(self, headers=None):
+        return self.request("GET", "/v1/replicas", headers=headers)[2]["data"]
 
-    def wait_up(self, count, seconds=60):
+    def wait_up(self, count, seconds=60, headers=None):
         """Seconds until so many replicas are up."""
         begin = time.monotonic()
-        while sum(row["state"] in ("up", "returning") for row in self.replicas()) != count:
+        while sum(row["state"] in ("up", "returning") for row in self.replicas(headers)) != count:
             if time.monotonic() > begin + seconds:
-                raise AssertionError(f"not {count} replicas are up: {self.replicas()}")
+                raise AssertionError(f"not {count} replicas are up: {self.replicas(headers)}")
             time.sleep(0.02)
         return time.monotonic() - begin
 
