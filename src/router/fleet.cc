@@ -158,6 +158,7 @@ void Fleet::offer(const RouteQuery& query, const Wanted& wanted, bool knowing, i
     const Replica& replica = replicas_[i];
     if (!replica.usable(now_ns) || (knowing && !has(replica, wanted))) continue;
     if (std::find(query.tried.begin(), query.tried.end(), i) != query.tried.end()) continue;
+    if (query.may && !query.may(replica.address)) continue;
     const int32_t room = replica.health.allowed(replica.sequences_max, now_ns);
     candidates_.push_back({.load = &replica.load,
                            .step = &profile_of(replica).step,

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -56,6 +57,8 @@ struct RouteQuery {
   const RouteFacts* facts = nullptr;
   RouteObjectives objectives;
   std::span<const size_t> tried = {};  // replicas that are not to be asked again
+  // Whom alone it may be sent to; empty: anybody. Called with the fleet's lock held.
+  std::function<bool(const UpstreamAddress&)> may = {};
 };
 
 // A request on a replica, until ended().

@@ -69,6 +69,18 @@ TEST(Fleet, AsksNobodyOfWhomNothingWasHeard) {
   EXPECT_FALSE(world.place("{}").ok());
 }
 
+TEST(Fleet, SendsARequestWhereItMayGo) {
+  World world(3);
+  for (size_t i = 0; i < 3; ++i) world.fleet.take(i, report_of({}));
+  world.facts = read_route_facts("{}");
+  RouteQuery query{.facts = &world.facts};
+  query.may = [](const UpstreamAddress& address) { return address.host == "10.0.0.3"; };
+  EXPECT_EQ(world.fleet.place(query)->replica, 2u);
+  EXPECT_EQ(world.fleet.place(query)->replica, 2u);
+  query.may = [](const UpstreamAddress&) { return false; };
+  EXPECT_EQ(world.fleet.place(query).error().code, ErrorCode::kUnavailable);
+}
+
 TEST(Fleet, SendsNothingToOneThatLeft) {
   World world(2);
   for (size_t i = 0; i < 2; ++i) world.fleet.take(i, report_of({{.name = "sql", .tier = ReplicaTier::kDevice}}));

@@ -97,6 +97,16 @@ void ReplicaWatch::leave(const UpstreamAddress& address) {
   }
 }
 
+void ReplicaWatch::look_soon(size_t replica) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (replica >= watched_.size()) return;
+    Watched& watched = watched_[replica];
+    watched.due_ns = std::min(watched.due_ns, clock_.now_ns() + kSoonMs * kNsPerMs);
+  }
+  changed_.notify_all();
+}
+
 void ReplicaWatch::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
