@@ -3,6 +3,7 @@
 
 #include <epp/ext_proc.grpc.pb.h>
 #include <epp/health.grpc.pb.h>
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -258,6 +259,10 @@ void PickerServer::Core::handle(HttpRequest request, std::shared_ptr<ResponseWri
                   error_body(api_error_of_status(404,
                                                  "There are GET /metrics, /ready and /health; requests come "
                                                  "from a gateway, over gRPC.")));
+}
+
+void silence_grpc() {
+  gpr_set_log_function([](gpr_log_func_args*) {});
 }
 
 PickerServer::PickerServer(std::unique_ptr<Core> core) : core_(std::move(core)) {}

@@ -31,6 +31,9 @@
 
 namespace loralei {
 
+// Of the process: gRPC writes nothing to standard error; what matters is told here.
+void silence_grpc();
+
 inline constexpr int kPickerPort = 9002;  // that of llm-d's picker
 inline constexpr int64_t kHeldBodies = 32;
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 from live_server import BINARY, ROOT, START_SECONDS, LiveServer
 
@@ -128,10 +129,17 @@ class LiveEnvoy(LiveServer):
                                          "--log-level", "warning"], stdout=self.log, stderr=subprocess.STDOUT)
         self.lines = []
         deadline = time.monotonic() + START_SECONDS
-        while self.request("GET", "/nowhere")[0] == 0:
+        while not self.started():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("Envoy did not start:\n" + self.said())
             time.sleep(0.05)
+
+    def started(self):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/ready", timeout=10) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
 
     def said(self):
         return (self.folder / "log").read_text()[-6000:]

@@ -66,6 +66,7 @@ void announce(const PickerServer& server, const PickerFlags& flags, ConsoleLog& 
 
 Status pick(PickerFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
+  silence_grpc();
   ConsoleLog log(ConsoleLog::of_server(flags.log.level, flags.log.format));
   StopSignals signals(log);
   TRY(finish_options(flags));
