@@ -25,6 +25,7 @@ struct World {
       fleet.take(fleet.add({host, 8080}), report);
     }
     world.memory = memory;
+    world.fallbacks = 1;
     world.max_body_bytes = kBodyBytesMost;
   }
   static FleetOptions options() {

@@ -57,6 +57,14 @@ std::string_view value_of(const ext_proc::HttpHeaders& headers, std::string_view
   return {};
 }
 
+// Null: it is not there.
+const google::protobuf::Value* value_of(const ext_proc::Metadata& metadata, const char* space, const char* key) {
+  const auto found = metadata.filter_metadata().find(space);
+  if (found == metadata.filter_metadata().end()) return nullptr;
+  const auto value = found->second.fields().find(key);
+  return value == found->second.fields().end() ? nullptr : &value->second;
+}
+
 int64_t number_of(std::string_view text) {
   int64_t number = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -86,7 +94,8 @@ void PickExchange::take(ext_proc::ProcessingRequest& message) {
   if (over_) return;
   if (!std::exchange(begun_, true)) begin(message);
   if (over_) return;
-  if (message.has_metadata_context()) take_metadata(message.metadata_context());
+  if (phase_ != Phase::kSent) take_subset(message.metadata_context());
+  if (message.has_response_headers() && placed_) take_served(message.metadata_context());
   switch (message.request_case()) {
     case Kind::kRequestHeaders:
       return take_head(message.request_headers());
@@ -180,24 +189,35 @@ bool PickExchange::keep(std::string& piece) {
   return true;
 }
 
-void PickExchange::take_metadata(const ext_proc::Metadata& metadata) {
-  if (phase_ == Phase::kSent) return;
-  const auto space = metadata.filter_metadata().find(kSubsetSpace);
-  if (space == metadata.filter_metadata().end()) return;
-  const auto value = space->second.fields().find(kSubsetKey);
-  if (value == space->second.fields().end()) return;
+void PickExchange::take_subset(const ext_proc::Metadata& metadata) {
+  const google::protobuf::Value* value = value_of(metadata, kSubsetSpace, kSubsetKey);
+  if (value == nullptr) return;
   subset_.emplace();
   const auto add = [&](std::string_view text) {
     if (auto endpoint = parse_endpoint(text)) subset_->push_back(*std::move(endpoint));
   };
-  for (const auto& one : value->second.list_value().values()) add(one.string_value());
-  std::string_view list = value->second.string_value();
+  for (const auto& one : value->list_value().values()) add(one.string_value());
+  std::string_view list = value->string_value();
   while (!list.empty()) {
     const size_t comma = std::min(list.find(','), list.size());
     add(list.substr(0, comma));
     list.remove_prefix(std::min(comma + 1, list.size()));
   }
   std::sort(subset_->begin(), subset_->end(), comes_before);
+}
+
+// The gateway went on to another of the endpoints that it was told.
+void PickExchange::take_served(const ext_proc::Metadata& metadata) {
+  const google::protobuf::Value* value = value_of(metadata, kEndpointSpace, kServedKey);
+  if (value == nullptr) return;
+  const auto endpoint = parse_endpoint(value->string_value());
+  if (!endpoint) return;
+  auto moved = world_.fleet.moved(*placed_, *endpoint);
+  if (!moved) return;
+  world_.metrics.attempt_done(address_text(placed_->address), AttemptEnd::kFailed);
+  world_.metrics.retried();
+  if (world_.suspect) world_.suspect(placed_->replica);
+  placed_ = std::move(moved);
 }
 
 bool PickExchange::may_be_sent_to(const UpstreamAddress& address) const {
@@ -219,6 +239,7 @@ void PickExchange::place(bool body, bool trailers) {
     return refuse(error);
   }
   RouteQuery query{.facts = &facts, .objectives = objectives_};
+  query.others = world_.fallbacks;
   if (subset_) query.may = [this](const UpstreamAddress& address) { return may_be_sent_to(address); };
   const int64_t begin_ns = world_.clock.now_ns();
   Result<Placed> placed = world_.fleet.place(query);
@@ -241,7 +262,8 @@ void PickExchange::place(bool body, bool trailers) {
 }
 
 void PickExchange::say_place() {
-  const std::string endpoint = address_text(placed_->address);
+  std::string endpoint = address_text(placed_->address);
+  for (const UpstreamAddress& other : placed_->others) endpoint += "," + address_text(other);
   ext_proc::ProcessingResponse& answer = out();
   ext_proc::CommonResponse& common = *answer.mutable_request_headers()->mutable_response();
   common.set_clear_route_cache(true);

@@ -45,6 +45,7 @@ namespace ext_proc = ::envoy::service::ext_proc::v3;
 
 inline constexpr const char* kEndpointHeader = "x-gateway-destination-endpoint";
 inline constexpr const char* kEndpointSpace = "envoy.lb";  // of the metadata that says the same
+inline constexpr const char* kServedKey = "x-gateway-destination-endpoint-served";
 inline constexpr const char* kSubsetSpace = "envoy.lb.subset_hint";
 inline constexpr const char* kSubsetKey = "x-gateway-destination-endpoint-subset";
 inline constexpr const char* kDroppedHeader = "x-llm-d-request-dropped-reason";
@@ -57,6 +58,7 @@ struct PickWorld {
   LogSink& log;
   std::shared_ptr<ByteBudget> memory;  // of bodies that are held
   size_t max_body_bytes = 8 * 1024 * 1024;
+  int fallbacks = 0;  // endpoints that are named behind the first
   // Of a replica that may be gone, from what is seen of its answers. May be empty.
   std::function<void(size_t replica)> suspect;
 };
@@ -90,7 +92,8 @@ class PickExchange {
   void take_answer_head(const ext_proc::HttpHeaders& headers);
   void take_answer_body(ext_proc::HttpBody& body);
   void take_answer_trailers();
-  void take_metadata(const ext_proc::Metadata& metadata);
+  void take_subset(const ext_proc::Metadata& metadata);
+  void take_served(const ext_proc::Metadata& metadata);
   bool keep(std::string& piece);  // false: refused
   // The request is whole.
   void place(bool body, bool trailers);  // what of it is yet to go back

@@ -152,6 +152,34 @@ TEST(PickExchange, PicksAmongWhatTheGatewayAllows) {
   EXPECT_EQ(refusal_of(bound, odd).status().code(), 503);
 }
 
+TEST(PickExchange, NamesOthersAndCountsWhereTheGatewayWent) {
+  PickerWorld world(3);
+  world.world.fallbacks = 1;
+  PickExchange exchange(world.world);
+  const auto answers = say(exchange, head_of("GET", "/v1/models", true));
+  EXPECT_EQ(endpoint_of(answers.at(0)), "10.0.0.1:8080,10.0.0.2:8080");
+  const auto& space = answers[0].dynamic_metadata().fields().at(kEndpointSpace).struct_value();
+  EXPECT_EQ(space.fields().at(kEndpointHeader).string_value(), endpoint_of(answers[0]));
+  GatewayMessage served = answer_head(200);
+  auto& said = (*served.mutable_metadata_context()->mutable_filter_metadata())[kEndpointSpace];
+  (*said.mutable_fields())[kServedKey].set_string_value("10.0.0.2:8080");
+  say(exchange, served);
+  EXPECT_EQ(world.fleet.states()[0].sent, 0);
+  EXPECT_EQ(world.fleet.states()[1].sent, 1);
+  EXPECT_EQ(world.suspects, std::vector<size_t>{0}) << "it did not take the request";
+  say(exchange, answer_body("{}", true));
+  EXPECT_EQ(world.running(), 0);
+  // The first one, one that is not there, and nonsense change nothing.
+  for (const char* text : {"10.0.0.1:8080", "10.0.0.9:8080", "", "x"}) {
+    PickExchange same(world.world);
+    say(same, head_of("GET", "/v1/models", true));
+    (*said.mutable_fields())[kServedKey].set_string_value(text);
+    say(same, served);
+    EXPECT_EQ(world.fleet.states()[0].sent, 1) << text;
+  }
+  EXPECT_EQ(world.running(), 0);
+}
+
 TEST(PickExchange, NobodyThereIs503AndShedIs429) {
   PickerWorld nobody(0);
   {

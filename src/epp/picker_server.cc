@@ -145,7 +145,12 @@ PickerServer::Core::Core(const PickerServerOptions& options, const Clock& clock,
       log(log),
       access({}, "", options.host),
       fleet(options.fleet, clock, log),
-      world{.fleet = fleet, .metrics = metrics, .clock = clock, .log = log, .max_body_bytes = options.max_body_bytes} {
+      world{.fleet = fleet,
+            .metrics = metrics,
+            .clock = clock,
+            .log = log,
+            .max_body_bytes = options.max_body_bytes,
+            .fallbacks = options.fallbacks} {
   const int64_t most = options.max_bodies_bytes > 0 ? options.max_bodies_bytes
                                                     : kHeldBodies * static_cast<int64_t>(options.max_body_bytes);
   world.memory = std::make_shared<FixedByteBudget>(most);

@@ -47,6 +47,7 @@ struct PickerServerOptions {
   MembershipOptions members;              // with endpoints of etcd: who else there is
   size_t max_body_bytes = 8 * 1024 * 1024;
   int64_t max_bodies_bytes = 0;  // together; 0: kHeldBodies of the largest
+  int fallbacks = 0;             // endpoints that are named behind the first
   int max_streams = 16'384;      // requests at once, from their heads to the ends of their answers
 };
 

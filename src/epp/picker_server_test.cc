@@ -169,7 +169,7 @@ TEST(PickerServer, WhoDoesNotReadIsNotReadFrom) {
   Gateway gateway(world);
   gateway.ask(kGet);
   gateway.ask(answer_head(200));
-  constexpr int kPieces = 1024;
+  constexpr int kPieces = 320;
   std::atomic<int> written{0};
   std::thread writes([&] {
     const GatewayMessage piece = answer_body(std::string(64 * 1024, 'x'));

@@ -5,8 +5,10 @@ import http.server
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -16,11 +18,12 @@ import openai
 from fleet_test import content_of, events_of, stream
 from live_gateway import (ENDPOINT, PICKER, LiveEnvoy, LivePicker, external_processor, free_port, replicas_by_metadata,
                           subset_hint, why_not)
-from live_server import LiveServer
+from live_server import ROOT, LiveServer
 
 ASK = {"messages": [{"role": "user", "content": "Mara bought 42 red lamps"}], "temperature": 0, "max_tokens": 40}
 LONG = {**ASK, "model": "shout", "stream": True, "max_tokens": 200, "ignore_eos": True}
 MODELS = ("model", "shout", "reverse", "acronym")
+ETCD = ROOT / "build/clients/of/etcd/usr/bin/etcd"
 CHAT = "/v1/chat/completions"
 SOAK_REQUESTS = int(os.environ.get("EPP_REQUESTS", "500"))
 
@@ -227,6 +230,21 @@ class EndpointPicker(unittest.TestCase):
         self.assertIn("error", body)
         self.assertEqual(picker.request("GET", "/ready")[0], 503)
 
+    def test_a_gateway_goes_on_to_the_next(self):
+        """Of endpoints that it is told in order; the picker learns which one served."""
+        replicas = [self.replica() for _ in range(3)]
+        picker = self.picker(replicas, "--policy", "first-fit", "--fallbacks", "2")
+        envoy = self.envoy(picker, replicas=replicas_by_metadata([one.port for one in reversed(replicas)]))
+        self.assertEqual(self.ask(envoy)[0], 200)
+        self.kill(replicas[0])
+        self.assertEqual(self.ask(envoy)[0], 200)
+        self.assertEqual(picker.metric("loralei_router_retries_total"), 1)
+        self.assertEqual([picker.of_replica("loralei_router_picks_total", replica) for replica in replicas], [2, 1, 0])
+        picker.wait_up(2)  # for it was looked at
+        self.assertEqual(self.ask(envoy)[0], 200)
+        self.assertEqual(picker.metric("loralei_router_retries_total"), 1)
+        self.at_rest(picker)
+
     def test_subsets(self):
         replicas = [self.replica() for _ in range(2)]
         picker = self.picker(replicas, "--policy", "first-fit")
@@ -255,6 +273,35 @@ class EndpointPicker(unittest.TestCase):
         self.assertEqual(other.request("GET", "/metrics")[0], 200)
         self.assertNotIn("/v1/models", "".join(line for line in other.request("GET", "/metrics")[2].splitlines() if "http_requests" in line))
         self.assertIn("/v1/models", "".join(line for line in replica.request("GET", "/metrics")[2].splitlines() if "http_requests" in line))
+
+    @unittest.skipUnless(ETCD.exists(), "etcd could not be fetched: run apt-get update and tools/test_clients.sh")
+    def test_replicas_join_through_etcd(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        ports = [free_port() for _ in range(2)]
+        client, peer = (f"http://127.0.0.1:{port}" for port in ports)
+        etcd = subprocess.Popen([ETCD, "--data-dir", folder + "/etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
+                                 "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+                                 "--logger", "zap", "--log-outputs", "/dev/null"])
+        self.addCleanup(etcd.wait)
+        self.addCleanup(etcd.kill)
+        at = ("--etcd", f"127.0.0.1:{ports[0]}")
+        picker = self.picker([], *at)
+        envoy = self.envoy(picker)
+        self.assertEqual(self.ask(envoy)[0], 503)
+        replica = self.replica(*at)
+        picker.wait_up(1)
+        self.assertEqual(self.ask(envoy)[0], 200)
+        port = free_port()
+        self.replica(*at, "--advertise", f"localhost:{port}", port=port)
+        deadline = time.monotonic() + 60
+        while not any("--advertise IP:PORT" in line for line in picker.lines):
+            self.assertLess(time.monotonic(), deadline, picker.lines)
+            time.sleep(0.05)
+        self.assertEqual(self.ask(envoy)[0], 200)
+        self.assertEqual(replica.stop(), 0)
+        picker.wait_up(0)
+        self.assertEqual(self.ask(envoy)[0], 503)
 
     def test_objectives_and_shedding(self):
         picker = self.picker([self.replica()], "--shed")

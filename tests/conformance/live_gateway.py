@@ -54,7 +54,15 @@ class LivePicker(LiveServer):
                    if line.startswith(name + "{") and f'"127.0.0.1:{replica.port}"' in line)
 
     def wait_up(self, count, seconds=60):
-        self.wait_metric("loralei_router_replica_up", count, seconds)
+        deadline = time.monotonic() + seconds
+        while (up := self.up()) != count:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{up} replicas are up, not {count}")
+            time.sleep(0.02)
+
+    def up(self):
+        page = self.request("GET", "/metrics")[2]
+        return sum(line.startswith("loralei_router_replica_up{") and line.endswith(" 1") for line in page.splitlines())
 
 
 def address(port):
@@ -97,6 +105,7 @@ def replicas_by_metadata(ports):
                 "name": "override_host", "typed_config": {
                     "@type": policy + ".override_host.v3.OverrideHost",
                     "override_host_sources": [{"metadata": {"key": "envoy.lb", "path": [{"key": ENDPOINT}]}}],
+                    "selected_host_key": {"key": "envoy.lb", "path": [{"key": ENDPOINT + "-served"}]},
                     "fallback_policy": {"policies": [{"typed_extension_config": {
                         "name": "round_robin", "typed_config": {"@type": policy + ".round_robin.v3.RoundRobin"}}}]}}}}]}}
 
@@ -110,7 +119,7 @@ def configuration(port, admin_port, grpc_port, filters, replicas):
     manager = {"@type": FILTERS + ".network.http_connection_manager.v3.HttpConnectionManager", "stat_prefix": "in",
                "http_filters": [*filters, router],
                "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [
-                   {"match": {"prefix": "/"}, "route": {"cluster": "replicas", "timeout": "0s"}}]}]}}
+                   {"match": {"prefix": "/"}, "route": {"cluster": "replicas", "timeout": "0s", "retry_policy": {"retry_on": "connect-failure", "num_retries": 2}}}]}]}}
     listener = {"name": "in", "address": address(port),
                 "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}]}
     return {"admin": {"address": address(admin_port)},

@@ -95,6 +95,9 @@ void add_options(CLI::App& app, PickerFlags& flags) {
   app.add_option("--metrics-port", picker.metrics_port,
                  "port of GET /metrics, /ready and /health; 0 = any free one (default: none)")
       ->check(CLI::Range(0, 65535));
+  app.add_option("--fallbacks", picker.fallbacks, "endpoints named behind the first, for gateways that try again")
+      ->check(CLI::Range(0, 8))
+      ->capture_default_str();
   app.add_option("--max-streams", picker.max_streams, "requests at once, until their answers end")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
