@@ -4,13 +4,13 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "apps/console_log.h"
-#include "apps/fleet_flags.h"
 #include "apps/key_flags.h"
 #include "apps/options.h"
 #include "apps/replica_url.h"
-#include "apps/simulation.h"
+#include "apps/routing_flags.h"
 #include "apps/stop_signals.h"
 #include "apps/version.h"
 #include "router/router_server.h"
@@ -26,35 +26,25 @@ constexpr int kOtherFiles = 64;  // descriptors beside connections
 
 struct RouteFlags {
   RouterServerOptions router;
-  std::vector<std::string> replicas;
-  FleetFlags fleet;
-  std::string policy = "rank-aware", placement = "on", profile = "a10-llama2-7b", log_level = "info",
-              log_format = "text", max_body, max_upload;
-  double slo_first_ms = 0, slo_token_ms = 0;
+  RoutingFlags routing;
+  LogFlags log;
+  std::string placement = "on", max_body, max_upload;
   int shutdown_timeout_s = 30, request_timeout_s = 3600, stall_timeout_s = 120;
 };
 
 Status finish_options(RouteFlags& flags) {
   RouterServerOptions& router = flags.router;
-  for (const std::string& text : flags.replicas) {
-    TRY_ASSIGN(const UpstreamAddress address, parse_replica_url(text));
-    for (const UpstreamAddress& known : router.replicas) {
-      if (known == address) return invalid_argument("the replica " + address_text(address) + " is named twice");
-    }
-    router.replicas.push_back(address);
-  }
-  TRY_ASSIGN(router.members, membership_options(flags.fleet));
-  const auto policy = std::find(kRoutePolicyNames.begin(), kRoutePolicyNames.end(), flags.policy);
-  router.fleet.policy = static_cast<RoutePolicy>(policy - kRoutePolicyNames.begin());
-  TRY_ASSIGN(router.fleet.profile, find_profile(flags.profile));
+  TRY_ASSIGN(Routing routing, finish_routing_options(flags.routing));
+  router.fleet = std::move(routing.fleet);
+  router.replicas = std::move(routing.replicas);
+  router.members = std::move(routing.members);
+  router.watch.api_key = flags.routing.api_key;
   router.fleet.homes = flags.placement != "off";
   if (router.fleet.homes) {
     router.placement.emplace();
     router.placement->asks = flags.placement == "on";
     router.placement->admin_key = router.admin_key;
   }
-  if (flags.slo_first_ms > 0) router.fleet.objectives.first_token_s = flags.slo_first_ms * 1e-3;
-  if (flags.slo_token_ms > 0) router.fleet.objectives.token_s = flags.slo_token_ms * 1e-3;
   auto max_body_bytes = static_cast<int64_t>(router.http.limits.max_body_bytes);
   TRY(parse_size("--max-body", flags.max_body, max_body_bytes));
   router.http.limits.max_body_bytes = static_cast<size_t>(max_body_bytes);
@@ -86,12 +76,12 @@ void announce(const RouterServer& server, const RouteFlags& flags, ConsoleLog& l
   }
   log.announce("routing", {{"url", url}, {"replicas", server.replicas().size()}, {"up", up}},
                text + "Loralei " + flags.router.version + " routes to " + std::to_string(server.replicas().size()) +
-                   " replicas (" + flags.policy + ") at " + url + "\n");
+                   " replicas (" + flags.routing.policy + ") at " + url + "\n");
 }
 
 Status route(RouteFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
-  ConsoleLog log(ConsoleLog::of_server(flags.log_level, flags.log_format));
+  ConsoleLog log(ConsoleLog::of_server(flags.log.level, flags.log.format));
   StopSignals signals(log);
   TRY(finish_options(flags));
   limit_connections(flags.router.http, log);
@@ -111,31 +101,14 @@ Status route(RouteFlags& flags) {
   return {};
 }
 
-void add_routing_options(CLI::App& command, RouteFlags& flags) {
+void add_relay_options(CLI::App& command, RouteFlags& flags) {
   RouterServerOptions& router = flags.router;
-  command.add_option("--replica", flags.replicas, "http://HOST:PORT of a replica; may be given often")
-      ->allow_extra_args(false);
-  command.add_option("--etcd", flags.fleet.etcd,
-                     "HOST:PORT[,HOST:PORT...] of etcd, where replicas are found (serve --etcd)");
-  command.add_option("--fleet", flags.fleet.fleet, "name of the fleet in etcd")
-      ->check(refuse_fleet)
-      ->capture_default_str();
-  command.add_option("--policy", flags.policy, "which replica serves a request")
-      ->check(CLI::IsMember(std::vector<std::string>(kRoutePolicyNames.begin(), kRoutePolicyNames.end())))
-      ->capture_default_str();
   command
       .add_option("--placement", flags.placement,
                   "homes: each adapter has homes, where its requests rather go; on: and replicas are asked to have "
                   "it there before; off")
       ->check(CLI::IsMember({"on", "homes", "off"}))
       ->capture_default_str();
-  command.add_option("--profile", flags.profile, "what steps cost on replicas that do not say so (serve --cost-file)")
-      ->capture_default_str();
-  command.add_option("--slo-ttft", flags.slo_first_ms, "milliseconds to the first token, wanted of every request")
-      ->check(CLI::Range(0.0, 3.6e6));
-  command.add_option("--slo-tpot", flags.slo_token_ms, "milliseconds between tokens, likewise")
-      ->check(CLI::Range(0.0, 3.6e6));
-  command.add_flag("--shed", router.fleet.shed, "refuse (429) what no replica can serve within its objectives");
   command.add_option("--retries", router.retries, "other replicas that a request is sent to when one fails")
       ->check(CLI::Range(0, 16))
       ->capture_default_str();
@@ -151,8 +124,6 @@ void add_routing_options(CLI::App& command, RouteFlags& flags) {
   command.add_option("--stall-timeout", flags.stall_timeout_s, "seconds that a stream may rest before it is cut off")
       ->check(CLI::Range(1, 7 * 86400))
       ->capture_default_str();
-  command.add_option("--replica-api-key", router.watch.api_key, "key with which replicas are asked how they are")
-      ->check(refuse_key);
 }
 
 void add_network_options(CLI::App& command, RouteFlags& flags) {
@@ -176,12 +147,6 @@ void add_network_options(CLI::App& command, RouteFlags& flags) {
   command.add_option("--shutdown-timeout", flags.shutdown_timeout_s, "seconds that running requests get at the end")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
-  command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
-      ->capture_default_str();
-  command.add_option("--log-format", flags.log_format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
 }
 
 }  // namespace
@@ -191,8 +156,10 @@ void add_route_command(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RouteFlags>();
   flags->router.http.port = 8000;
   flags->router.http.max_connections = kConnections;
-  add_routing_options(*command, *flags);
+  add_routing_options(*command, flags->routing);
+  add_relay_options(*command, *flags);
   add_network_options(*command, *flags);
+  add_log_options(*command, flags->log);
   command->callback([flags, &exit_code] {
     const Status status = route(*flags);
     if (status.ok()) return;

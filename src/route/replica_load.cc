@@ -146,12 +146,14 @@ void ReplicaLoad::answers(RequestId id) {
   running_.add(sent.request);
 }
 
-void ReplicaLoad::ended(RequestId id) {
+RoutedRequest ReplicaLoad::ended(RequestId id) {
   const auto found = sent_.find(id);
   CHECK(found != sent_.end());
   (found->second.waits ? waiting_ : running_).remove(found->second.request);
-  all_.remove(found->second.request);
+  const RoutedRequest request = found->second.request;
+  all_.remove(request);
   sent_.erase(found);
+  return request;
 }
 
 }  // namespace loralei

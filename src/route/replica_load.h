@@ -62,8 +62,8 @@ class LoadSum {
 class ReplicaLoad {
  public:
   void sent(RequestId id, const RoutedRequest& request);
-  void answers(RequestId id);  // its first token has come; once more says nothing new
-  void ended(RequestId id);
+  void answers(RequestId id);         // its first token has come; once more says nothing new
+  RoutedRequest ended(RequestId id);  // what it was
 
   const LoadSum& waiting() const { return waiting_; }
   const LoadSum& running() const { return running_; }

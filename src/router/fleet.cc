@@ -169,6 +169,7 @@ void Fleet::offer(const RouteQuery& query, const Wanted& wanted, bool knowing, i
     const Replica& replica = replicas_[i];
     if (!replica.usable(now_ns) || (knowing && !has(replica, wanted))) continue;
     if (std::find(query.tried.begin(), query.tried.end(), i) != query.tried.end()) continue;
+    if (query.may && !query.may(replica.address)) continue;
     const int32_t room = replica.health.allowed(replica.sequences_max, now_ns);
     candidates_.push_back({.load = &replica.load,
                            .step = &profile_of(replica).step,
@@ -228,7 +229,37 @@ Result<Placed> Fleet::place(const RouteQuery& query) {
     const double first_s = step.predict_s(replica.load.next_step()) + candidates_[choice->index].adapter_s;
     begins_.push({now_ns + static_cast<int64_t>(std::min(first_s, 3600.0) * 1e9), id});
   }
-  return Placed{index, replica.address, id, known, choice->meets_objectives};
+  return Placed{index, replica.address,          id,
+                known, choice->meets_objectives, others_than(choice->index, query.others, request, objectives)};
+}
+
+std::vector<UpstreamAddress> Fleet::others_than(size_t candidate, int count, const RoutedRequest& request,
+                                                const RouteObjectives& objectives) {
+  std::vector<UpstreamAddress> others;
+  while (static_cast<int>(others.size()) < count) {
+    candidates_.erase(candidates_.begin() + static_cast<ptrdiff_t>(candidate));
+    candidate_replicas_.erase(candidate_replicas_.begin() + static_cast<ptrdiff_t>(candidate));
+    const auto choice = picker_.pick(request, objectives, candidates_);
+    if (!choice) break;
+    candidate = choice->index;
+    others.push_back(replicas_[candidate_replicas_[candidate]].address);
+  }
+  return others;
+}
+
+std::optional<Placed> Fleet::moved(const Placed& placement, const UpstreamAddress& address) {
+  const std::lock_guard lock(mutex_);
+  const auto is_it = [&](const Replica& replica) { return !replica.left && replica.address == address; };
+  const auto found = std::find_if(replicas_.begin(), replicas_.end(), is_it);
+  const auto index = static_cast<size_t>(found - replicas_.begin());
+  if (found == replicas_.end() || index == placement.replica) return std::nullopt;
+  Sent& sent = sent_.at(placement.id);
+  RoutedRequest request = replicas_[sent.replica].load.ended(placement.id);
+  request.cached_tokens = 0;  // which was the other's guess
+  found->load.sent(placement.id, request);
+  ++found->picks;
+  sent.replica = index;
+  return Placed{index, address, placement.id, placement.known, placement.meets_objectives};
 }
 
 void Fleet::begin_due(int64_t now_ns) {

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -60,6 +61,9 @@ struct RouteQuery {
   const RouteFacts* facts = nullptr;
   RouteObjectives objectives;
   std::span<const size_t> tried = {};  // replicas that are not to be asked again
+  // Whom alone it may be sent to; empty: anybody. Called with the fleet's lock held.
+  std::function<bool(const UpstreamAddress&)> may = {};
+  int others = 0;  // replicas that are named besides
 };
 
 // A request on a replica, until ended().
@@ -69,6 +73,8 @@ struct Placed {
   RequestId id;
   bool known = true;             // the replica is known to have what the request names
   bool meets_objectives = true;  // as predicted
+  // Where it would have gone if not there, and so on: for who sends it on by himself.
+  std::vector<UpstreamAddress> others = {};
 };
 
 // What an answer said of itself, as far as it did.
@@ -124,6 +130,9 @@ class Fleet {
   UpstreamAddress address(size_t replica) const;
 
   Result<Placed> place(const RouteQuery& query);
+  // It was sent on to that one: what counts for it counts there from now on, and the new
+  // placement holds in the old one's stead. Nothing where no other replica is there.
+  std::optional<Placed> moved(const Placed& placement, const UpstreamAddress& address);
   void answers(const Placed& placement);  // its first bytes have come
   // `counts` where a whole answer came.
   void ended(const Placed& placement, const std::optional<AnswerCounts>& counts);
@@ -221,6 +230,9 @@ class Fleet {
   int32_t cached_tokens(size_t replica) const;  // of the request that is placed
   RoutedRequest request_of(const RouteFacts& facts, const Wanted& wanted) const;
   void offer(const RouteQuery& query, const Wanted& wanted, bool knowing, int64_t now_ns);
+  // Of the candidates, without that one.
+  std::vector<UpstreamAddress> others_than(size_t candidate, int count, const RoutedRequest& request,
+                                           const RouteObjectives& objectives);
   void begin_due(int64_t now_ns);
   bool is_base(const std::string& name) const;
   size_t index_of(const Replica& replica) const { return static_cast<size_t>(&replica - replicas_.data()); }

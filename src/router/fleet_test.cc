@@ -69,6 +69,45 @@ TEST(Fleet, AsksNobodyOfWhomNothingWasHeard) {
   EXPECT_FALSE(world.place("{}").ok());
 }
 
+TEST(Fleet, SendsARequestWhereItMayGo) {
+  World world(3);
+  for (size_t i = 0; i < 3; ++i) world.fleet.take(i, report_of({}));
+  world.facts = read_route_facts("{}");
+  RouteQuery query{.facts = &world.facts};
+  query.may = [](const UpstreamAddress& address) { return address.host == "10.0.0.3"; };
+  EXPECT_EQ(world.fleet.place(query)->replica, 2u);
+  EXPECT_EQ(world.fleet.place(query)->replica, 2u);
+  query.may = [](const UpstreamAddress&) { return false; };
+  EXPECT_EQ(world.fleet.place(query).error().code, ErrorCode::kUnavailable);
+}
+
+TEST(Fleet, NamesOthersAndCountsWhereItWent) {
+  World world(4);
+  for (size_t i = 0; i < 3; ++i) world.fleet.take(i, report_of({}));
+  world.facts = read_route_facts("{}");
+  RouteQuery query{.facts = &world.facts};
+  EXPECT_TRUE(world.fleet.place(query)->others.empty());
+  query.others = 1;
+  EXPECT_EQ(world.fleet.place(query)->others.size(), 1u);
+  query.others = 8;
+  const Placed place = *world.fleet.place(query);
+  ASSERT_EQ(place.others.size(), 2u) << "nothing is heard of the fourth";
+  std::set<std::string> hosts = {place.address.host, place.others[0].host, place.others[1].host};
+  EXPECT_EQ(hosts, (std::set<std::string>{"10.0.0.1", "10.0.0.2", "10.0.0.3"}));
+  const auto sent = [&](size_t replica) { return world.fleet.states()[replica].sent; };
+  const int32_t before = sent(place.replica);
+  EXPECT_FALSE(world.fleet.moved(place, place.address));
+  EXPECT_FALSE(world.fleet.moved(place, {"10.0.0.9", 8080}));
+  const auto moved = world.fleet.moved(place, place.others[1]);
+  ASSERT_TRUE(moved);
+  EXPECT_EQ(moved->address, place.others[1]);
+  EXPECT_EQ(sent(place.replica), before - 1);
+  const int32_t there = sent(moved->replica);
+  world.fleet.answers(*moved);
+  world.fleet.ended(*moved, AnswerCounts{.prompt_tokens = 1, .output_tokens = 1});
+  EXPECT_EQ(sent(moved->replica), there - 1);
+}
+
 TEST(Fleet, SendsNothingToOneThatLeft) {
   World world(2);
   for (size_t i = 0; i < 2; ++i) world.fleet.take(i, report_of({{.name = "sql", .tier = ReplicaTier::kDevice}}));

@@ -97,6 +97,16 @@ void ReplicaWatch::leave(const UpstreamAddress& address) {
   }
 }
 
+void ReplicaWatch::look_soon(size_t replica) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (replica >= watched_.size()) return;
+    Watched& watched = watched_[replica];
+    watched.due_ns = std::min(watched.due_ns, watched.looked_ns + kSoonMs * kNsPerMs);
+  }
+  changed_.notify_all();
+}
+
 void ReplicaWatch::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -174,7 +184,8 @@ void ReplicaWatch::looked(size_t replica, bool answered, bool again) {
     watched.silent = answered ? 0 : watched.silent + 1;
     if (!answered) watched.models = false;  // whoever answers next may be another server
     lost = watched.silent == options_.lost_after;
-    watched.due_ns = clock_.now_ns() + (again ? 0 : options_.interval_ms * kNsPerMs);
+    watched.looked_ns = clock_.now_ns();
+    watched.due_ns = watched.looked_ns + (again ? 0 : options_.interval_ms * kNsPerMs);
   }
   changed_.notify_all();
   if (lost && options_.on_lost) options_.on_lost(replica);

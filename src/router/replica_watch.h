@@ -35,6 +35,8 @@ struct WatchOptions {
   std::function<void(size_t replica)> on_lost;
 };
 
+inline constexpr int64_t kSoonMs = 20;  // no suspicion counts that soon behind a look
+
 class ReplicaWatch {
  public:
   ReplicaWatch(const WatchOptions& options, Fleet& fleet, Upstream& upstream, const Clock& clock);
@@ -43,6 +45,8 @@ class ReplicaWatch {
   // Who is there already stays as it is.
   void join(const UpstreamAddress& address);
   void leave(const UpstreamAddress& address);
+  // Somebody has seen a sign that it may be gone: it is looked at, if not just now.
+  void look_soon(size_t replica);
   // Until each was looked at once, at most so long.
   void wait_for_first(int64_t timeout_ms);
   void stop();
@@ -54,7 +58,7 @@ class ReplicaWatch {
     bool stays = false;  // it was there from the start
     bool left = false;
     bool looking = false, first_done = false;
-    int64_t due_ns = 0;
+    int64_t due_ns = 0, looked_ns = 0;
     int silent = 0;       // looks in a row
     bool models = false;  // it makes no reports
   };

@@ -13,7 +13,7 @@ namespace {
 const Answering kGood = [](HttpRequest, std::shared_ptr<ResponseWriter> writer) { writer->respond(200, kJson, "{}"); };
 
 struct WatchWorld {
-  WatchWorld() {
+  explicit WatchWorld(int64_t interval_ms = 10) {
     FleetOptions fleet_options;
     fleet_options.policy = RoutePolicy::kFirstFit;
     fleet_options.profile.step.linear = {{1, 0.01}};
@@ -21,7 +21,7 @@ struct WatchWorld {
     fleet = std::make_unique<Fleet>(fleet_options, clock, log);
     upstream = Upstream::start({}, log).value();
     WatchOptions options;
-    options.interval_ms = 10;
+    options.interval_ms = interval_ms;
     options.timeout_ms = 10'000;
     watch = std::make_unique<ReplicaWatch>(options, *fleet, *upstream, clock);
   }
@@ -62,6 +62,21 @@ TEST(ReplicaWatch, WhoJoinsIsLookedAtAndWhoLeavesIsNot) {
   EXPECT_EQ(world.place()->address, b.address());
   world.watch->leave(a.address());  // it is gone
   EXPECT_EQ(world.fleet->size(), 1u);
+}
+
+TEST(ReplicaWatch, LooksSoonAtWhoIsSuspected) {
+  auto replica = std::make_unique<FakeReplica>(kGood);
+  WatchWorld world(24 * 3'600'000);
+  world.watch->join(replica->address());
+  wait_until([&] { return world.up().size() == 1; });
+  const int64_t looks = replica->stats().requests_total;
+  world.watch->look_soon(0);
+  wait_until([&] { return replica->stats().requests_total == looks + 1; });
+  replica.reset();
+  EXPECT_EQ(world.up().size(), 1u) << "nobody has looked";
+  world.watch->look_soon(0);
+  world.watch->look_soon(7);  // there is none
+  wait_until([&] { return world.up().empty(); });
 }
 
 TEST(ReplicaWatch, OneThatLeftIsLookedAtAsLongAsItHasRequests) {

@@ -7,7 +7,7 @@ import shlex
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md"] + sorted((ROOT / "docs").glob("*.md"))
-LANGUAGES = {"sh", "python", "json", "toml", "jinja", ""}  # "" is the output of the block before it
+LANGUAGES = {"sh", "python", "json", "yaml", "toml", "jinja", ""}  # "" is the output of the block before it
 
 
 @dataclasses.dataclass
@@ -42,6 +42,8 @@ def blocks_of(page):
             language = fence.group(1).strip()
             if language not in LANGUAGES:
                 raise AssertionError(f"{page}:{number}: a block of the language '{language}', which no test runs")
+            if language == "yaml" and not said.get("not run"):
+                raise AssertionError(f"{page}:{number}: yaml is for other programs; say why it is not run")
             opened = Block(page, number, language, [], said.get("not run", ""), int(said.get("status", 200)),
                            said.get("file", ""))
             continue

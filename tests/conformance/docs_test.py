@@ -226,6 +226,9 @@ class Options(unittest.TestCase):
             heads = re.findall(r"^  (-\S+)", shown.stdout, flags=re.M)
             cls.own[name] = {option for head in heads for option in head.split(",")} | {"--help", "-h"}
         cls.own["serve"] |= {"--help-all"}
+        # A program that is not built everywhere.
+        texts = [(ROOT / "src/apps" / name).read_text() for name in ("main/epp_main.cc", "routing_flags.cc")]
+        cls.own["loralei-epp"] = set(re.findall(r'"(--[a-z][\w-]*)"', "".join(texts))) | {"--help", "--version"}
         words = " ".join(sentences_of(ROOT / "src/apps/foreign_table.cc"))
         words += " " + " ".join(sentences_of(ROOT / "src/apps/command_words.cc"))
         cls.foreign = set(re.findall(r"(?<!\S)(--?[A-Za-z][\w-]*)=?(?!\S)", words))
@@ -233,6 +236,7 @@ class Options(unittest.TestCase):
     def test_help_was_read(self):
         self.assertLess({"--memory-budget", "-c", "--adapter-dir"}, self.own["serve"])
         self.assertLess({"--base"}, self.own["inspect"])
+        self.assertLess({"--max-streams", "--replica", "--log-level"}, self.own["loralei-epp"])
         self.assertLess({"--enable-lora", "--max-loras", "-ngl", "--lora-paths"}, self.foreign)
 
     def test_commands(self):
@@ -241,6 +245,10 @@ class Options(unittest.TestCase):
                 if block.language != "sh":
                     continue
                 for words in commands(block):
+                    picker = next((i for i, word in enumerate(words) if word.split("/")[-1] == "loralei-epp"), len(words))
+                    for word in words[picker + 1:]:
+                        if word.startswith("--"):
+                            self.assertIn(word.split("=")[0], self.own["loralei-epp"], block.where)
                     at = next((i for i, word in enumerate(words[:-1]) if word.split("/")[-1] == "loralei"), None)
                     if at is None:
                         continue
