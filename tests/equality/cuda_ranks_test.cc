@@ -18,6 +18,7 @@
 #include "model/cuda/step_graphs.h"
 #include "support/cuda_ranks.h"
 #include "support/made_files.h"
+#include "support/nccl_group.h"
 
 #ifdef LORALEI_CUDA_EMULATION
 #include "device/cuda/emulated/device_memory.h"
@@ -116,17 +117,17 @@ class CudaRanksTest : public testing::TestWithParam<size_t> {
     write_wide_adapter(folder_.path() + "/adapters/wide-vocab", config, 7);
   }
 
-  void open(const Subject& subject, int vocab = 1003) {
+  void open(const Subject& subject, int vocab = 403) {
     const bool made = *subject.model == 0;
     if (made) make_wide(vocab);
     const std::string root = made ? folder_.path() + "/" : kRoot;
-    HarnessOptions options;
+    HarnessOptions& options = options_;
     options.quantise = subject.quantise;
     options.tokens_max = 128;
     auto opened = ModelHarness::open(root + subject.model, options);
     ASSERT_TRUE(opened.ok()) << opened.error().message;
     harness_ = std::move(*opened);
-    CudaModelOptions cuda;
+    CudaModelOptions& cuda = cuda_;
     cuda.limits.rows_max = 100;
     cuda.limits.logits_rows_max = 100;
     cuda.limits.rank_max = 64;
@@ -219,6 +220,8 @@ class CudaRanksTest : public testing::TestWithParam<size_t> {
   static std::string words_of(const Status& status) { return status.ok() ? "" : status.error().message; }
 
   TempFolder folder_;
+  HarnessOptions options_;
+  CudaModelOptions cuda_;
   std::unique_ptr<ModelHarness> harness_;
   std::unique_ptr<CudaModel> whole_;
   CudaKv kv_;
@@ -319,6 +322,32 @@ TEST_P(CudaRanksOnce, ManyRowsOfLogits) {
   EXPECT_LE(difference(got, want), tolerance());
 }
 
+TEST_P(CudaRanksOnce, OverNcclTheBitsAreThoseOfPinnedMemory) {
+  Subject two = subject();
+  two.ranks = 2;
+  open(two, 203);
+  ASSERT_FALSE(HasFatalFailure());
+  if (!has_nccl(2)) GTEST_SKIP() << "NCCL needs a GPU for every rank.";
+  auto options = nccl_options();
+  options.chunk_floats = 5000;
+  const auto over_nccl = CudaRanks::open(
+      *harness_, options_, {2, cuda_, [&](int, Collective& hosts) { return nccl_group(hosts, options); }});
+  ASSERT_TRUE(over_nccl.ok()) << over_nccl.error().message;
+  std::vector<std::vector<Span>> steps = {
+      {span(0, 0, 17, {use(0)}, true), span(1, 0, 4, {}), span(2, 0, 9, {use(2), use(1, 0.5f)})}};
+  for (int step = 0; step < 3; ++step)
+    steps.push_back({span(0, 17 + step, 1, {use(0)}), span(2, 9 + step, 1, {use(2), use(1, 0.5f)})});
+  for (const std::vector<Span>& spans : steps) {
+    by_ranks();
+    const StepOutput want = run(spans);
+    harness_->set_forward([&](const ModelBatch& batch) { return (*over_nccl)->forward(batch); });
+    const StepOutput got = run(spans);
+    EXPECT_EQ(got.logits, want.logits);
+    EXPECT_EQ(got.hidden, want.hidden);
+    EXPECT_FALSE(want.logits.empty());
+  }
+}
+
 TEST_P(CudaRanksOnce, NothingIsRecordedAndBytesAreThosePlanned) {
   open(subject());
   ASSERT_FALSE(HasFatalFailure());
@@ -326,10 +355,7 @@ TEST_P(CudaRanksOnce, NothingIsRecordedAndBytesAreThosePlanned) {
   (void)run({span(0, 0, 4, {use(0)})});
   for (int step = 0; step < 4; ++step) (void)run({span(0, 4 + step, 1, {use(0)})});
   const ModelConfig config = config_of_rank(harness_->config(), subject().ranks);
-  CudaModelOptions options;
-  options.limits = ranks_->model(0).limits();
-  options.activation = subject().activation;
-  options.adapters_max = 16;
+  const CudaModelOptions& options = cuda_;
   int64_t first = 0;
   for (int rank = 0; rank < subject().ranks; ++rank) {
     EXPECT_EQ(ranks_->model(rank).graphs().recorded(), 0);

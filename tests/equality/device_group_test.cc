@@ -2,7 +2,6 @@
 // What ranks do together on memory of their GPUs, against a naive twin, and how a group
 // ends: on emulated GPUs (cuda_ranks_emulated_test) with a stand-in for NCCL, or on real
 // ones (cuda_ranks_test, which skips what there are too few of).
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -11,16 +10,14 @@
 
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_memory.h"
-#include "model/cuda/nccl_device_group.h"
 #include "model/cuda/staged_device_group.h"
 #include "parallel/collective_twin.h"
 #include "parallel/thread_group.h"
-#include "support/fake_nccl.h"
+#include "support/nccl_group.h"
 
 #ifdef LORALEI_CUDA_EMULATION
 #include "device/cuda/emulated/device_memory.h"
 #include "device/cuda/emulated/emulator.h"
-#include "device/cuda/runtime.h"
 #endif
 
 namespace loralei::test {
@@ -138,6 +135,15 @@ void are_the_twins(int ranks, uint64_t seed, uint32_t operations, const MakeGrou
   });
 }
 
+MakeGroup nccl(int64_t late_ns = int64_t{600} * 1'000'000'000) {
+  return [late_ns](Collective& hosts) {
+    NcclDeviceGroup::Options options = nccl_options();
+    options.chunk_floats = kChunk;
+    options.late_ns = late_ns;
+    return nccl_group(hosts, options);
+  };
+}
+
 class DeviceGroups : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -175,12 +181,9 @@ TEST(NcclGroup, AMissingLibraryIsASentenceForAll) {
   if (devices() == 0) GTEST_SKIP() << cuda_devices().reason;
   ThreadGroup hosts(2);
   on_ranks(hosts, [&](int rank, Collective& own_host) {
-    NcclDeviceGroup::Options options;
+    NcclDeviceGroup::Options options = nccl_options();
     options.chunk_floats = kChunk;
     if (rank == 1) options.library = "libnccl-that-is-not-there.so.2";
-#ifdef LORALEI_FAKE_NCCL
-    if (rank == 0) options.library = LORALEI_FAKE_NCCL;
-#endif
     const auto made = NcclDeviceGroup::create(own_host, options);
     ASSERT_FALSE(made.ok());
     if (rank == 0 && made.error().message.find("not-there") == std::string::npos) {
@@ -196,65 +199,33 @@ TEST(NcclGroup, AMissingLibraryIsASentenceForAll) {
 
 #ifndef LORALEI_CUDA_EMULATION
 
-// NCCL wants a GPU for every rank.
 TEST(NcclGroup, IsTheTwin) {
-  const int count = devices();
-  if (count < 2) GTEST_SKIP() << "NCCL needs two GPUs, and there are " << count << ".";
-  are_the_twins(std::min(count, 4), 403, 200, [](Collective& hosts) -> Result<std::unique_ptr<DeviceGroup>> {
-    NcclDeviceGroup::Options options;
-    options.chunk_floats = kChunk;
-    TRY_ASSIGN(std::unique_ptr<NcclDeviceGroup> group, NcclDeviceGroup::create(hosts, options));
-    return std::unique_ptr<DeviceGroup>(std::move(group));
-  });
+  if (!has_nccl(2)) GTEST_SKIP() << "NCCL needs a GPU for every rank, and there are " << devices() << ".";
+  are_the_twins(std::min(devices(), 4), 403, 200, nccl());
 }
 
 #else
 
-// The stand-in's state, reset.
-FakeNccl& fake() {
-  static FakeNccl* const only = [] {
-    void* const file = dlopen(LORALEI_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
-    EXPECT_NE(file, nullptr) << dlerror();
-    auto* const state = reinterpret_cast<FakeNccl* (*)()>(dlsym(file, "fake_nccl"))();
-    state->streams.enqueue = [](void* stream, std::function<void()> work) {
-      cuda_emulated::enqueue(stream, std::move(work));
-    };
-    state->streams.wait_for = [](void* stream, const void* word, uint64_t at_least) {
-      EXPECT_TRUE(cuda_runtime::wait_for_word(stream, word, at_least).ok());
-    };
-    return state;
-  }();
-  return *only;
-}
-
-MakeGroup nccl(int64_t late_ns = int64_t{600} * 1'000'000'000) {
-  return [late_ns](Collective& hosts) -> Result<std::unique_ptr<DeviceGroup>> {
-    const NcclDeviceGroup::Options options{.library = LORALEI_FAKE_NCCL, .chunk_floats = kChunk, .late_ns = late_ns};
-    TRY_ASSIGN(std::unique_ptr<NcclDeviceGroup> group, NcclDeviceGroup::create(hosts, options));
-    return std::unique_ptr<DeviceGroup>(std::move(group));
-  };
-}
-
 class NcclGroups : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    fake().reset();
+    fake_nccl_state().reset();
     devices();
   }
 };
 
 TEST_P(NcclGroups, IsTheTwin) {
   are_the_twins(GetParam(), 404, 60, nccl());
-  EXPECT_EQ(fake().connected, GetParam());
-  EXPECT_EQ(fake().aborted, GetParam()) << "nobody waits for others at the end";
-  EXPECT_GT(fake().gathers, 0);
+  EXPECT_EQ(fake_nccl_state().connected, GetParam());
+  EXPECT_EQ(fake_nccl_state().aborted, GetParam()) << "nobody waits for others at the end";
+  EXPECT_GT(fake_nccl_state().gathers, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclGroups, testing::Values(1, 2, 3, 4));
 
 // Streams that run by themselves, in any order.
 TEST(NcclGroup, OrderOfStreamsChangesNothing) {
-  fake().reset();
+  fake_nccl_state().reset();
   devices();
   const cuda_emulated::RunningStreams running(405, 200);
   are_the_twins(3, 405, 30, nccl());
@@ -303,39 +274,39 @@ constexpr int64_t kNeverNs = int64_t{600} * 1'000'000'000;
 
 TEST(NcclGroup, WhatNcclRefusesEndsTheGroupWithItsWords) {
   std::vector<std::string> told;
-  fake().reset();
-  fake().faulty_rank = 1;
-  fake().gathers_before = 3;
-  fake().answer_to_gather = 6;
+  fake_nccl_state().reset();
+  fake_nccl_state().faulty_rank = 1;
+  fake_nccl_state().gathers_before = 3;
+  fake_nccl_state().answer_to_gather = 6;
   sum_until_end(3, kNeverNs, {}, told);
   expect_told(told, "NCCL could not exchange numbers at rank 1 of 3 (a fake remote error), which ends");
-  EXPECT_EQ(fake().aborted, 3) << "every rank lets its stream go";
+  EXPECT_EQ(fake_nccl_state().aborted, 3) << "every rank lets its stream go";
 }
 
 TEST(NcclGroup, AnErrorBehindACallEndsTheGroup) {
   std::vector<std::string> told;
-  fake().reset();
-  fake().faulty_rank = 2;
-  fake().gathers_before = 2;
-  fake().error_behind = 6;
+  fake_nccl_state().reset();
+  fake_nccl_state().faulty_rank = 2;
+  fake_nccl_state().gathers_before = 2;
+  fake_nccl_state().error_behind = 6;
   sum_until_end(3, kNeverNs, {}, told);
   expect_told(told, "at rank 2 of 3 (a fake remote error), which ends");
 }
 
 TEST(NcclGroup, NobodyWaitsForEver) {
   std::vector<std::string> told;
-  fake().reset();
-  fake().faulty_rank = 1;
-  fake().gathers_before = 2;
-  fake().answer_to_gather = 7;  // its stream goes on, the others' stand
-  fake().error_behind = 7;      // as of a call that NCCL goes on with
+  fake_nccl_state().reset();
+  fake_nccl_state().faulty_rank = 1;
+  fake_nccl_state().gathers_before = 2;
+  fake_nccl_state().answer_to_gather = 7;  // its stream goes on, the others' stand
+  fake_nccl_state().error_behind = 7;      // as of a call that NCCL goes on with
   sum_until_end(2, kSoonNs, {}, told);
   expect_told(told, "ms for the other GPUs to finish a step, which ends the tensor-parallel group");
 }
 
 TEST(NcclGroup, ARankThatFailsEndsTheGroupForAll) {
   std::vector<std::string> told;
-  fake().reset();
+  fake_nccl_state().reset();
   const auto fails = [](int sum, DeviceGroup& group) {
     if (sum == 4 && group.rank() == 0) group.fail({ErrorCode::kIo, "rank 0 met a broken GPU"});
   };
@@ -345,22 +316,22 @@ TEST(NcclGroup, ARankThatFailsEndsTheGroupForAll) {
 
 TEST(NcclGroup, ConnectingFailsForAllWhereItFailsForOne) {
   std::vector<std::string> told;
-  fake().reset();
-  fake().faulty_rank = 1;
-  fake().answer_to_connect = 5;
+  fake_nccl_state().reset();
+  fake_nccl_state().faulty_rank = 1;
+  fake_nccl_state().answer_to_connect = 5;
   sum_until_end(3, kNeverNs, {}, told);
   expect_told(told, "NCCL could not connect the ranks at rank 1 of 3 (a fake error)");
-  fake().reset();
-  fake().faulty_rank = 0;
-  fake().answer_to_connect = 7;
+  fake_nccl_state().reset();
+  fake_nccl_state().faulty_rank = 0;
+  fake_nccl_state().answer_to_connect = 7;
   sum_until_end(2, kSoonNs, {}, told);
   expect_told(told, "ms for the other GPUs to connect the ranks");
-  EXPECT_EQ(fake().aborted, 2);
+  EXPECT_EQ(fake_nccl_state().aborted, 2);
 }
 
 TEST(NcclGroup, AnOldLibraryIsRefusedWithBothVersions) {
-  fake().reset();
-  fake().version = 2'13'04;
+  fake_nccl_state().reset();
+  fake_nccl_state().version = 2'13'04;
   const auto opened = NcclLibrary::open(LORALEI_FAKE_NCCL);
   ASSERT_FALSE(opened.ok());
   EXPECT_NE(opened.error().message.find("is NCCL 2.13.4: install 2.14.0 or later"), std::string::npos)
@@ -377,7 +348,7 @@ TEST(NcclGroup, AnotherLibraryIsRefused) {
 TEST(DeviceGroupMemory, IsWhatItSays) {
   devices();
   ThreadGroup hosts(1);
-  fake().reset();
+  fake_nccl_state().reset();
   const NcclDeviceGroup::Options options{.library = LORALEI_FAKE_NCCL, .chunk_floats = 256};
   const int64_t before = cuda_emulated::allocated_bytes();
   const auto group = NcclDeviceGroup::create(hosts.rank(0), options);
