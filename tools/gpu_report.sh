@@ -30,11 +30,12 @@ steps='
   flatness 120 300      overflow 120 300       invariant 90 300
   peft 180 420
   cuda_ops_test 40 240  cuda_model_test 40 240 cuda_graphs_test 40 240 cuda_engine_test 20 240 cuda_adapters_test 20 240
+  cuda_ranks_test 20 240
   attention-memcheck 40 120  lora-memcheck 40 120  sample-memcheck 20 120  gemv-memcheck 40 120  norm-memcheck 20 120
   attention-racecheck 40 120 lora-racecheck 40 120 sample-racecheck 20 120 gemv-racecheck 40 120 norm-racecheck 20 120'
 parts=(build smoke ops model peers tests sanitizers)
 calls=(call-1 call-2 call-3)
-tests=(cuda_ops_test cuda_model_test cuda_graphs_test cuda_engine_test cuda_adapters_test)
+tests=(cuda_ops_test cuda_model_test cuda_graphs_test cuda_engine_test cuda_adapters_test cuda_ranks_test)
 figures=(decode prefill mixed flatness overflow invariant)
 checked=(attention lora sample gemv norm) # kernels under the sanitizers
 
@@ -249,7 +250,7 @@ made() {
 }
 
 run_step() {
-  local name=$1 generator=() ours=() memcheck=()
+  local name=$1 generator=() ours=() memcheck=() alone=()
   if command -v ninja >/dev/null; then generator=(-G Ninja); fi
   case $name in
     configure)
@@ -268,6 +269,11 @@ run_step() {
       else
         not_run "$name" "compute-sanitizer is not installed here"
       fi
+      ;;
+    cuda_ranks_test)
+      # NCCL wants a GPU for every rank; through pinned memory ranks may share one.
+      if [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ]; then alone=('--gtest_filter=-NcclGroup.IsTheTwin:*OverNccl*'); fi
+      tested "$name" "$name" -- "${alone[@]}"
       ;;
     *_test) tested "$name" "$name" -- ;;
     cuda_ops_bench) built "$name" "$name" ;;

@@ -59,7 +59,11 @@ Status check_ranks(const EngineHostOptions& options, const BaseModelFile& model,
     return unsupported("--tensor-parallel " + std::to_string(ranks) + " computes on the cores, and not with " + what +
                        "; leave one of both out.");
   };
-  if (options.device) return refuse("--device");
+  if (options.device) {
+    return unsupported("--tensor-parallel " + std::to_string(ranks) +
+                       " computes on the cores, and not with --device: ranks on several GPUs are built and tested on "
+                       "emulated ones alone, and stay off until GPUs have proved them; leave one of both out.");
+  }
   if (options.engine.kv_sharing == KvSharing::kBorrow) return refuse("--kv-sharing borrow");
   if (options.engine.assist_helpers > 0) return refuse("--assist-helpers");
   const ColdStart cold = options.engine.cold_start;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "model/head_parts.h"
 #include "model/model_state.h"
 
 namespace loralei {

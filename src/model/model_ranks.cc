@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "model/head_parts.h"
 #include "model/model_state.h"
 
 namespace loralei {
@@ -13,19 +14,19 @@ namespace {
 // Logits that are passed on together, of all ranks.
 constexpr int64_t kChunkFloats = int64_t{1} << 18;
 
-// From row to row of what a rank passes on, as wide as the widest part.
+}  // namespace
+
 int64_t part_stride_of(const Shard& shard, int32_t vocab) {
   int64_t most = 0;
   for (int rank = 0; rank < shard.size; ++rank)
     most = std::max(most, tiled_part({rank, shard.size}, vocab, kRowTile).count);
   return (most + kRowTile - 1) / kRowTile * kRowTile;
 }
-int32_t chunk_rows(const Shard& shard, int32_t vocab, int32_t rows) {
+
+int32_t part_rows_of(const Shard& shard, int32_t vocab, int32_t rows) {
   const int64_t floats = part_stride_of(shard, vocab) * shard.size;
   return static_cast<int32_t>(std::clamp<int64_t>(kChunkFloats / floats, 1, rows));
 }
-
-}  // namespace
 
 ModelConfig config_of_rank(const ModelConfig& config, int size) {
   CHECK(config.heads % size == 0 && config.kv_heads % size == 0 && config.ffn % size == 0);
@@ -47,7 +48,7 @@ KvView kv_of_rank(const KvView& kv, const Shard& shard) {
 int64_t part_logits_of(const Shard& shard, int32_t vocab, int32_t rows) {
   if (shard.whole()) return 0;
   const int64_t stride = part_stride_of(shard, vocab);
-  return shard.rank == 0 ? stride * shard.size * chunk_rows(shard, vocab, rows) : stride * rows;
+  return shard.rank == 0 ? stride * shard.size * part_rows_of(shard, vocab, rows) : stride * rows;
 }
 
 // The store holds these rows alone, or all of them as a tied head's embedding.
@@ -79,7 +80,7 @@ Status Model::State::gather_head(const ModelBatch& batch) {
   } else {
     head_product(head_part, 0, rows, part_logits, stride);
   }
-  const int32_t most = chunk_rows(of, config.vocab, limits.logits_rows_max);
+  const int32_t most = part_rows_of(of, config.vocab, limits.logits_rows_max);
   for (int32_t row = 0; row < rows; row += most) {
     const int32_t count = std::min(most, rows - row);
     const auto floats = static_cast<size_t>(count * stride);

@@ -40,10 +40,6 @@ class Timed {
   const int64_t begin_ns_;
 };
 
-// Floats in which a rank passes its logits on, of so many rows of the vocabulary; none
-// where there is one rank.
-int64_t part_logits_of(const Shard& shard, int32_t vocab, int32_t rows);
-
 struct Model::State {
   ModelConfig config;  // of the rank
   ModelLimits limits;

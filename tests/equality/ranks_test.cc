@@ -235,6 +235,14 @@ TEST(RankStart, RefusesWhatDoesNotGoTogether) {
   options.tensor_parallel = 0;
   EXPECT_NE(refusal(options).find("--tensor-parallel is a number of ranks"), std::string::npos) << refusal(options);
   options.tensor_parallel = 2;
+  options.device.budget = []() -> Result<DeviceBudget> { return internal_error("not asked"); };
+  options.device.make = [](const DeviceRequest&) -> Result<DeviceBackend> { return internal_error("not asked"); };
+  EXPECT_NE(
+      refusal(options).find("ranks on several GPUs are built and tested on emulated ones alone, and stay off until "
+                            "GPUs have proved them"),
+      std::string::npos)
+      << refusal(options);
+  options.device = {};
   options.engine.kv_sharing = KvSharing::kBorrow;
   EXPECT_NE(refusal(options).find("--kv-sharing borrow"), std::string::npos) << refusal(options);
   options.engine.kv_sharing = KvSharing::kExact;

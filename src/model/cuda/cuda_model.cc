@@ -11,6 +11,7 @@
 #include "device/cuda/cuda_device.h"
 #include "model/cuda/cuda_program.h"
 #include "model/cuda/step_graphs.h"
+#include "model/head_parts.h"
 #include "model/layer_program.h"
 
 namespace loralei {
@@ -95,6 +96,11 @@ struct CudaModel::State {
   TokenId* chosen_results() const {
     return reinterpret_cast<TokenId*>(hidden_results() + int64_t{options.limits.rows_max} * program.config.hidden);
   }
+  bool gives_results() const { return program.shard().rank == 0; }
+  // Until all of a step is done: of a rank, not longer than the group lives.
+  Status finish() {
+    return program.ranks == nullptr ? program.stream.synchronize() : program.ranks->finish(program.stream);
+  }
   Result<StepView> launch(const ModelBatch& batch, const CudaKv& kv);
   Status fetch_logits(const ModelBatch& batch, const StepView& view);
   void give_results(const ModelBatch& batch, const StepView& view) const;
@@ -107,11 +113,11 @@ Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv&
   const auto launches = [&]() -> Status {
     TRY(program.layers(view));
     TRY(program.head(view));
-    return program.choose(view);
+    return gives_results() ? program.choose(view) : Status();
   };
   if (view.bucket) {
     TRY(graphs.run(*view.shape, stream, launches));
-  } else if (batch.hidden_rows.empty()) {
+  } else if (batch.hidden_rows.empty() || !gives_results()) {
     TRY(launches());
   } else {
     TRY(program.layers(view));
@@ -121,7 +127,7 @@ Result<StepView> CudaModel::State::launch(const ModelBatch& batch, const CudaKv&
     TRY(program.head(view));
     TRY(program.choose(view));
   }
-  TRY(fetch_logits(batch, view));
+  if (gives_results()) TRY(fetch_logits(batch, view));
   TRY(arriving.settle());
   return view;
 }
@@ -171,22 +177,23 @@ CudaModel::CudaModel(std::unique_ptr<State> state) : state_(std::move(state)) {}
 CudaModel::~CudaModel() = default;
 
 Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config, const WeightStore& weights,
-                                                       const CudaModelOptions& options) {
+                                                       const CudaModelOptions& options, const Shard& shard) {
   DeviceBytes bytes;
-  TRY_ASSIGN(bytes.weights, cuda_weight_bytes(config, weights));
-  TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights));
+  TRY_ASSIGN(bytes.weights, cuda_weight_bytes(config, weights, shard));
+  TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights, shard));
   std::vector<cuda::DeviceWeight> matrices;
-  const auto add = [&](TensorSlot slot) {
+  const auto shape_of = [&](TensorSlot slot) -> cuda::DeviceWeight {
     const WeightView& view = weights.view(slot);
-    matrices.push_back({nullptr, view.dtype, view.layout, view.rows, view.cols});
+    return {nullptr, view.dtype, view.layout, view.rows, view.cols};
   };
-  for (const LayerWeights& layer : program.layers) std::for_each(layer.matrix.begin(), layer.matrix.end(), add);
-  add(program.head);
+  for (const LayerWeights& layer : program.layers)
+    for (const TensorSlot slot : layer.matrix) matrices.push_back(shape_of(slot));
+  matrices.push_back(head_of_rank(shape_of(program.head), shard, config.vocab));
   CudaActivations places;
   bytes.scratch = CudaProducts::device_bytes(matrices, product_options(options)) +
-                  place_activations(config, options, nullptr, places) +
+                  place_activations(config, options, shard, nullptr, places) +
                   StepTables::bytes(config, table_options(config, options));
-  bytes.driver = kCodeBytes + (options.graphs ? options.graphs_max * kGraphBytes : 0);
+  bytes.driver = kCodeBytes + (options.graphs && shard.whole() ? options.graphs_max * kGraphBytes : 0);
   return bytes;
 }
 
@@ -196,8 +203,9 @@ int64_t CudaModel::pinned_bytes(const ModelConfig& config, const CudaModelOption
          CudaAdapters::pinned_bytes(adapter_options(config, options));
 }
 
-Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, const WeightStore& weights,
-                                                     const CudaModelOptions& options) {
+namespace {
+
+Status check_options(const CudaModelOptions& options, const Shard& shard) {
   CHECK(options.limits.rows_max > 0 && options.limits.logits_rows_max > 0 && options.limits.rank_max > 0);
   CHECK(options.activation == DType::kBF16 || options.activation == DType::kF32);
   CHECK(options.graphs_max >= 0);
@@ -205,11 +213,37 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
     return unsupported("A GPU takes at most " + std::to_string(cuda::kRowsMax) +
                        " rows in one step: lower --max-num-batched-tokens.");
   }
+  if (!shard.whole() && (options.layered_adapters || options.host_rows_max > 0)) {
+    return unsupported(
+        "Ranks on GPUs wait for all of an adapter: leave out --cold-start layered, assisted or auto, or "
+        "--tensor-parallel.");
+  }
+  return {};
+}
+
+// A rank has its rows of the head and all rows of the embedding.
+Status check_vocabulary(const ModelConfig& config, const CudaWeights& weights, const Shard& shard) {
+  if (weights.head.rows == tiled_part(shard, config.vocab, kRowTile).count && weights.embed.rows == config.vocab)
+    return {};
+  return corrupt("The model's embedding or head has not the " + std::to_string(config.vocab) +
+                 " rows its config promises; the files do not belong together.");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, const WeightStore& weights,
+                                                     const CudaModelOptions& asked, DeviceGroup* group) {
   auto state = std::make_unique<State>();
   CudaProgram& program = state->program;
+  program.ranks = group != nullptr && group->size() > 1 ? group : nullptr;
+  const Shard shard = program.shard();
+  TRY(check_options(asked, shard));
   program.config = config;
-  state->options = options;
-  TRY_ASSIGN(const DeviceBytes bytes, device_bytes(config, weights, options));
+  program.part_rows = part_rows_of(shard, config.vocab, asked.limits.logits_rows_max);
+  CudaModelOptions& options = state->options;
+  options = asked;
+  options.graphs = asked.graphs && shard.whole();
+  TRY_ASSIGN(const DeviceBytes bytes, device_bytes(config, weights, options, shard));
   state->held_bytes = bytes.weights + bytes.scratch;
   TRY(set_cuda_device(options.device));
   TRY_ASSIGN(const CudaMemoryInfo memory, cuda_memory_info());
@@ -222,15 +256,12 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
                                              "on the CPU."};
   }
   TRY_ASSIGN(program.stream, CudaStream::create());
-  TRY_ASSIGN(program.weights, upload_weights(config, weights, options.limits.max_model_len, program.stream));
-  if (program.weights.head.rows != config.vocab || program.weights.embed.rows != config.vocab) {
-    return corrupt("The model's embedding or head has not the " + std::to_string(config.vocab) +
-                   " rows its config promises; the files do not belong together.");
-  }
+  TRY_ASSIGN(program.weights, upload_weights(config, weights, shard, options.limits.max_model_len, program.stream));
+  TRY(check_vocabulary(config, program.weights, shard));
   TRY_ASSIGN(program.products, CudaProducts::create(all_weights(program.weights), product_options(options)));
-  TRY_ASSIGN(program.memory, allocate_on_device(place_activations(config, options, nullptr, program.at), "Activations",
-                                                "give the model fewer rows a step or less context."));
-  place_activations(config, options, program.memory.data(), program.at);
+  TRY_ASSIGN(program.memory, allocate_on_device(place_activations(config, options, shard, nullptr, program.at),
+                                                "Activations", "give the model fewer rows a step or less context."));
+  place_activations(config, options, shard, program.memory.data(), program.at);
   TRY_ASSIGN(state->results, PinnedBuffer::allocate(kFloat * result_floats(config, options)));
   TRY_ASSIGN(StepTables tables, StepTables::create(program.config, table_options(config, options)));
   state->tables = std::make_unique<StepTables>(std::move(tables));
@@ -250,7 +281,7 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv, int64_t wai
   CHECK(static_cast<int32_t>(batch.hidden_rows.size()) <= limits.rows_max);
   CHECK(static_cast<int32_t>(batch.logits_rows.size()) <= limits.logits_rows_max);
   CHECK(static_cast<int32_t>(batch.segments.size()) <= limits.segments_max);
-  CHECK(batch.logits_rows.empty() || batch.logits_stride >= config.vocab);
+  CHECK(batch.logits_rows.empty() || batch.logits_stride >= config.vocab || !state_->gives_results());
   CHECK(batch.segments.empty() || batch.versions.size() == static_cast<size_t>(batch.slots));
   CHECK(batch.choices.empty() || batch.choices.size() == batch.logits_rows.size());
   CHECK(kv.view().kv_heads == config.kv_heads && kv.view().head_dim == config.head_dim);
@@ -264,12 +295,15 @@ Status CudaModel::forward(const ModelBatch& batch, const CudaKv& kv, int64_t wai
   TRY(set_cuda_device(state_->options.device));
   const Result<StepView> view = state_->launch(batch, kv);
   if (!view.ok()) arriving.end();
+  DeviceGroup* const ranks = state_->program.ranks;
+  if (!view.ok() && ranks != nullptr) ranks->fail(view.error());
   // Failed or not: what was launched reads the host's buffers.
-  const Status done = state_->program.stream.synchronize();
+  const Status done = state_->finish();
+  if (!done.ok() && ranks != nullptr) ranks->fail(done.error());
   arriving.close();
   if (!view.ok() && !is_device_lost(done)) return view.error();
   TRY(done);
-  state_->give_results(batch, *view);
+  if (state_->gives_results()) state_->give_results(batch, *view);
   return {};
 }
 

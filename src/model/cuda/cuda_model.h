@@ -11,7 +11,7 @@
 // Thread: create() and forward() from one thread at a time; forward() makes the model's
 // device the thread's.
 // Ownership: owns weights, activations, adapters and stream on the
-// device; borrows nothing but the log after create().
+// device; borrows nothing but the log and the group after create().
 // Invariants: a row's logits depend on its tokens, adapters and KV alone, bit for bit
 // among steps of the same kernel class (cuda_products.h: few or many rows; step_tables.h:
 // attention row by row or in tiles), which the host's Model promises for all steps;
@@ -33,8 +33,13 @@
 // are those of a step without. A head of an adapter's own, and its trained tokens in the
 // head, go through the products of few rows whatever the rows: one class.
 //
+// One of several ranks computes its part, as Model says (model.h), with a DeviceGroup;
+// only rank 0 gives results: logits of all rows of the vocabulary, hidden states, chosen
+// tokens. Its steps are launched kernel by kernel, never recorded. A step that fails in
+// one rank ends the group, unless it is one that all refuse alike: too many positions.
+//
 // Not supported, and refused with a sentence: weights that stream from disk, vocabularies
-// beyond vocab_max().
+// beyond vocab_max(), and, with a group, adapters that are on their way.
 // Failure: create() says what is needed and what is free; after a failed forward()
 // the step's results are undefined and the model can go on, unless the device is lost
 // (cuda_device.h: kUnavailable; then every step fails). A step whose adapters' layers are
@@ -48,6 +53,7 @@
 #include "base/result.h"
 #include "model/cuda/cuda_adapters.h"
 #include "model/cuda/cuda_kv.h"
+#include "model/cuda/device_group.h"
 #include "model/layer_sums.h"
 #include "model/model.h"
 
@@ -78,13 +84,15 @@ struct CudaModelOptions {
 
 class CudaModel {
  public:
+  // With a group: the rank's part, of which `config` is config_of_rank() and `weights`
+  // hold the rank's part.
   static Result<std::unique_ptr<CudaModel>> create(const ModelConfig& config, const WeightStore& weights,
-                                                   const CudaModelOptions& options);
+                                                   const CudaModelOptions& options, DeviceGroup* group = nullptr);
   ~CudaModel();
   CudaModel(const CudaModel&) = delete;
   CudaModel& operator=(const CudaModel&) = delete;
 
-  // `kv` is of this model's shape and on its device.
+  // `kv` is of this model's shape (a rank's has its heads alone) and on its device.
   // `wait_at_most_ns`: in all, for layers of adapters that are on their way. `sums`: who
   // computes on the host what such layers add, by options' host_rows_max; may be null.
   Status forward(const ModelBatch& batch, const CudaKv& kv, int64_t wait_at_most_ns = 0, LayerSums* sums = nullptr);
@@ -107,7 +115,7 @@ class CudaModel {
     int64_t driver = 0;   // an allowance for what the driver takes: kernels' code and recorded graphs
   };
   static Result<DeviceBytes> device_bytes(const ModelConfig& config, const WeightStore& weights,
-                                          const CudaModelOptions& options);
+                                          const CudaModelOptions& options, const Shard& shard = {});
   // Host memory that is pinned for results, tables and uploads, and what is taken of it
   // for rows whose layers the host computes.
   static int64_t pinned_bytes(const ModelConfig& config, const CudaModelOptions& options);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/limits.h"
+#include "model/head_parts.h"
 #include "model/layer_program.h"
 
 namespace loralei {
@@ -34,8 +35,8 @@ int64_t logits_floats(const ModelConfig& config, const CudaModelOptions& options
   return int64_t{options.limits.logits_rows_max} * logits_stride(max_vocab(config, options));
 }
 
-int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base,
-                          CudaActivations& to) {
+int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, const Shard& shard,
+                          std::byte* base, CudaActivations& to) {
   const ModelLimits& limits = options.limits;
   const int64_t rows = limits.rows_max, gathered = std::max(limits.rows_max, limits.logits_rows_max);
   const int64_t q_width = int64_t{config.heads} * config.head_dim,
@@ -55,7 +56,8 @@ int64_t place_activations(const ModelConfig& config, const CudaModelOptions& opt
   to.gate = take(rows * config.ffn);
   to.up = take(rows * config.ffn);
   to.gathered = take(gathered * config.hidden);
-  to.logits = take(logits_floats(config, options));
+  to.logits = take(shard.rank == 0 ? logits_floats(config, options) : 0);
+  to.part_logits = take(part_logits_of(shard, config.vocab, limits.logits_rows_max));
   to.chosen = reinterpret_cast<TokenId*>(take(limits.logits_rows_max));
   to.lora = take(int64_t{3} * StepTables::entries_max(limits) * limits.rank_max);  // q, k and v share an input
   const auto longest = static_cast<int32_t>(max_positions(config, limits));
@@ -227,7 +229,7 @@ Status CudaProgram::attention_block(const StepView& view, int layer) {
   add(inputs, layer, Module::kQ, at.q);
   add(inputs, layer, Module::kK, at.k);
   add(inputs, layer, Module::kV, at.v);
-  add(output, layer, Module::kO, at.x);
+  add(output, layer, Module::kO, sums());
   const auto own_norm = [layer](const DeviceSaved& saved) { return of_layer(saved.input_norm, layer); };
   TRY_ASSIGN(const CudaInput input, normed(at.x, rows, layer_weights.input_norm, view.saved, own_norm, inputs.all()));
   TRY(project(inputs, input, view, view.lora, false));
@@ -261,7 +263,7 @@ Status CudaProgram::attention_block(const StepView& view, int layer) {
       stream, {.k = at.k, .v = at.v, .stride = kv_width(), .kv = view.shape->kv, .layer = layer, .rows = view.rows}));
   const DType attended = products.input_type(output.all(), rows);
   TRY(attend(view, layer, attended));
-  return project(output, {at.input, attended, rows, q_width()}, view, view.lora, true);
+  return project_to_stream(output, {at.input, attended, rows, q_width()}, view);
 }
 
 Status CudaProgram::ffn_block(const StepView& view, int layer) {
@@ -269,7 +271,7 @@ Status CudaProgram::ffn_block(const StepView& view, int layer) {
   Group inputs, output;
   add(inputs, layer, Module::kGate, at.gate);
   add(inputs, layer, Module::kUp, at.up);
-  add(output, layer, Module::kDown, at.x);
+  add(output, layer, Module::kDown, sums());
   const auto own_norm = [layer](const DeviceSaved& saved) { return of_layer(saved.post_attention_norm, layer); };
   TRY_ASSIGN(const CudaInput input, normed(at.x, rows, weights.layers[static_cast<size_t>(layer)].post_attention_norm,
                                            view.saved, own_norm, inputs.all()));
@@ -283,7 +285,7 @@ Status CudaProgram::ffn_block(const StepView& view, int layer) {
                             .y_stride = config.ffn,
                             .rows = rows,
                             .dim = config.ffn}));
-  return project(output, {at.input, activated, rows, config.ffn}, view, view.lora, true);
+  return project_to_stream(output, {at.input, activated, rows, config.ffn}, view);
 }
 
 Status CudaProgram::gather(const int32_t* from, int32_t rows) {
@@ -336,7 +338,10 @@ Status CudaProgram::head(const StepView& view) {
   const CudaProduct product{&weights.head, nullptr, at.logits, view.logits_stride};
   TRY_ASSIGN(const CudaInput input,
              normed(at.gathered, rows, weights.final_norm, view.logits_saved, own_final_norm, {&product, 1}));
-  if (!std::all_of(view.logits_saved.begin(), view.logits_saved.end(), own_head)) {
+  if (ranks != nullptr) {
+    TRY(gather_head(view, input));
+    if (ranks->rank() > 0) return {};
+  } else if (!std::all_of(view.logits_saved.begin(), view.logits_saved.end(), own_head)) {
     TRY(products.run(stream, input, {&product, 1}, false));
   }
   TRY(own_heads(view));

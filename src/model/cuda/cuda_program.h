@@ -7,8 +7,9 @@
 // Invariants: everything here puts kernels on the stream and nothing else (no copy, no
 // allocation, no wait), and which ones with which arguments follows from the view's shape
 // and addresses alone, so that it can be recorded; but for a step with adapters that are
-// on their way, in which the stream waits for them (view.arriving).
-// Failure: Status of the launches.
+// on their way, in which the stream waits for them (view.arriving), and for what ranks do
+// together (cuda_ranks.cc).
+// Failure: Status of the launches, and of the group.
 #pragma once
 
 #include <array>
@@ -22,6 +23,7 @@
 #include "model/cuda/cuda_model.h"
 #include "model/cuda/cuda_products.h"
 #include "model/cuda/cuda_weights.h"
+#include "model/cuda/device_group.h"
 #include "model/cuda/step_tables.h"
 
 namespace loralei {
@@ -35,17 +37,18 @@ struct CudaActivations {
   float* v = nullptr;
   float* gate = nullptr;
   float* up = nullptr;
-  float* gathered = nullptr;  // [rows, hidden] rows of x that want logits or hidden states
-  float* logits = nullptr;    // [logits rows, StepView::vocab]
-  TokenId* chosen = nullptr;  // [logits rows]
-  float* lora = nullptr;      // [targets][entries][rank]
+  float* gathered = nullptr;     // [rows, hidden] rows of x that want logits or hidden states; before, sums of ranks
+  float* logits = nullptr;       // [logits rows, StepView::vocab]; of rank 0 alone
+  float* part_logits = nullptr;  // rank 0: of a chunk of rows of all ranks; else of its rows (head_parts.h)
+  TokenId* chosen = nullptr;     // [logits rows]
+  float* lora = nullptr;         // [targets][entries][rank]
   float* attention = nullptr;
   int64_t attention_floats = 0;
 };
 
 // Places everything behind `base` (null: only counts) and answers the bytes.
-int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, std::byte* base,
-                          CudaActivations& to);
+int64_t place_activations(const ModelConfig& config, const CudaModelOptions& options, const Shard& shard,
+                          std::byte* base, CudaActivations& to);
 
 int64_t max_positions(const ModelConfig& config, const ModelLimits& limits);
 // The largest vocabulary of an adapter for which the logits have room, and that room.
@@ -59,6 +62,10 @@ struct CudaProgram {
   CudaProducts products;
   DeviceBuffer memory;  // of the activations
   CudaActivations at;
+  DeviceGroup* ranks = nullptr;  // null: this is the whole model
+  int32_t part_rows = 0;         // of logits that ranks pass on together
+
+  Shard shard() const { return ranks == nullptr ? Shard{} : ranks->shard(); }
 
   // Embedding and layers.
   Status layers(const StepView& view);
@@ -103,6 +110,13 @@ struct CudaProgram {
   Status attention_block(const StepView& view, int layer);
   Status ffn_block(const StepView& view, int layer);
   Status own_heads(const StepView& view);
+
+  // What ranks do together (cuda_ranks.cc).
+  // Where a module whose inputs are shared among the ranks puts its sums.
+  float* sums() const { return ranks == nullptr ? at.x : at.gathered; }
+  // x += input W^T (+ bias) + x A B, of such a module, which `output` has with sums().
+  Status project_to_stream(const Group& output, const CudaInput& input, const StepView& view);
+  Status gather_head(const StepView& view, const CudaInput& input);
 };
 
 }  // namespace loralei

@@ -62,16 +62,28 @@ Status refuse_streams(const WeightStore& weights) {
 
 }  // namespace
 
-Result<int64_t> cuda_weight_bytes(const ModelConfig& config, const WeightStore& weights) {
+Result<int64_t> cuda_weight_bytes(const ModelConfig& config, const WeightStore& weights, const Shard& shard) {
   TRY(refuse_streams(weights));
-  TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights));
+  TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights, shard));
   return walk_bytes(config, program, weights, make_rope_table(config, 0));
 }
 
-Result<CudaWeights> upload_weights(const ModelConfig& config, const WeightStore& weights, int64_t max_model_len,
-                                   CudaStream& stream) {
+// A tied head is the embedding, of which every rank has all rows. Parts begin with a
+// tile of rows.
+cuda::DeviceWeight head_of_rank(const cuda::DeviceWeight& head, const Shard& shard, int32_t vocab) {
+  const ShardPart part = tiled_part(shard, vocab, kRowTile);
+  cuda::DeviceWeight own = head;
+  if (shard.whole() || head.rows != vocab) return own;
+  own.rows = static_cast<int32_t>(part.count);
+  if (head.data != nullptr)
+    own.data = static_cast<const std::byte*>(head.data) + part.begin * row_bytes(head.dtype, head.cols);
+  return own;
+}
+
+Result<CudaWeights> upload_weights(const ModelConfig& config, const WeightStore& weights, const Shard& shard,
+                                   int64_t max_model_len, CudaStream& stream) {
   TRY(refuse_streams(weights));
-  TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights));
+  TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights, shard));
   const RopeTable rope = make_rope_table(config, max_model_len);
   CudaWeights to;
   TRY_ASSIGN(
@@ -105,6 +117,7 @@ Result<CudaWeights> upload_weights(const ModelConfig& config, const WeightStore&
   const Status done = stream.synchronize();  // the host's side must live until here, failed or not
   TRY(copied);
   TRY(done);
+  to.head = head_of_rank(to.head, shard, config.vocab);
   return to;
 }
 

@@ -11,8 +11,10 @@ namespace {
 constexpr int64_t kAlign = 16;
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Scales of int8 factors whose rows have `count` numbers: A's, or B's.
-int64_t scale_count(const LoraPair& pair, int64_t count) { return pair.rank * lora_quant_groups(count); }
+// Of a row of `count` numbers of a factor.
+int64_t factor_bytes(const LoraPair& pair, int64_t count) {
+  return pair.a_scale != nullptr ? lora_quant_row_bytes(count) : row_bytes(pair.dtype, count);
+}
 
 const std::byte* data_of(const WeightView& view) { return view.panels.empty() ? nullptr : view.panels[0].data; }
 
@@ -31,6 +33,16 @@ const float* AdapterLayout::floats(const float* host, int64_t count) {
   return static_cast<const float*>(bytes_of(host, count * static_cast<int64_t>(sizeof(float))));
 }
 
+const void* AdapterLayout::rows_of(const void* host, int64_t rows, int64_t bytes, int64_t stride) {
+  if (host == nullptr || bytes == stride) return bytes_of(host, rows * bytes);
+  const int64_t at = bytes_;
+  bytes_ += aligned(rows * bytes);
+  if (upload_ == nullptr) return nullptr;
+  for (int64_t row = 0; row < rows; ++row)
+    upload_->parts.push_back({static_cast<const std::byte*>(host) + row * stride, at + row * bytes, bytes});
+  return upload_->to + at;
+}
+
 cuda::DeviceLora AdapterLayout::put(const LoraPair& pair) {
   cuda::DeviceLora lora;
   lora.scaling = pair.scaling;
@@ -40,10 +52,12 @@ cuda::DeviceLora AdapterLayout::put(const LoraPair& pair) {
   lora.dtype = pair.a_scale != nullptr ? DType::kI8 : pair.dtype;
   lora.present = 1;
   if (pair.rank > 0) {
-    lora.a = bytes_of(pair.a, pair.rank * lora_a_stride_bytes(pair));
-    lora.b_t = bytes_of(pair.b_t, pair.rank * lora_b_stride_bytes(pair));
-    lora.a_scale = floats(pair.a_scale, scale_count(pair, pair.in));
-    lora.b_scale = floats(pair.b_scale, scale_count(pair, pair.out));
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+    lora.a = rows_of(pair.a, pair.rank, factor_bytes(pair, pair.in), lora_a_stride_bytes(pair));
+    lora.b_t = rows_of(pair.b_t, pair.rank, factor_bytes(pair, pair.out), lora_b_stride_bytes(pair));
+    lora.a_scale = static_cast<const float*>(rows_of(pair.a_scale, pair.rank, lora_quant_groups(pair.in) * kFloat,
+                                                     lora_quant_groups(lora_a_width(pair)) * kFloat));
+    lora.b_scale = floats(pair.b_scale, pair.rank * lora_quant_groups(pair.out));
   }
   lora.b_bias = floats(pair.b_bias, pair.out);
   lora.bias_delta = floats(pair.bias_delta, pair.out);

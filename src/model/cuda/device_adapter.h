@@ -66,6 +66,9 @@ class AdapterLayout {
   void put_layer(const SavedTensors& saved, size_t layer, DeviceSaved& to);
   void put_head(const SavedTensors& saved, const TokenId* head_tokens, DeviceSaved& to);
   const void* bytes_of(const void* host, int64_t bytes);  // null: nothing
+  // So many rows, which lie `stride` apart there and side by side here: of a whole factor
+  // or of a rank's part of one (LoraPair::a_width).
+  const void* rows_of(const void* host, int64_t rows, int64_t bytes, int64_t stride);
   const float* floats(const float* host, int64_t count);
   cuda::DeviceWeight matrix(const WeightView& view);
   cuda::DeviceWeight rows(const float* host, size_t count);
