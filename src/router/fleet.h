@@ -35,8 +35,8 @@
 #include "cost/profile.h"
 #include "http/upstream.h"
 #include "route/policy.h"
+#include "route/replica_health.h"
 #include "router/prefix_map.h"
-#include "router/replica_health.h"
 #include "wire/replica_report.h"
 #include "wire/route_facts.h"
 
