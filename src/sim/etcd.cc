@@ -34,8 +34,8 @@ void SimEtcd::away(bool is) {
 void SimEtcd::lose_leader(int64_t for_ns) {
   ++leaderless_;
   store_.pause_leases();
-  for (const auto& weak : std::exchange(streams_, {})) {
-    if (const auto stream = weak.lock()) stream->end();
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    if (const auto stream = streams_[i].lock()) stream->end();
   }
   kernel_.after(for_ns, EventOrder::kEnded, [this] {
     --leaderless_;
@@ -111,7 +111,7 @@ void SimEtcd::Stream::tell() {
 }
 
 void SimEtcd::Stream::end() {
-  open_ = false;
+  if (!std::exchange(open_, false)) return;
   send({}, no_leader());
 }
 
@@ -277,7 +277,8 @@ std::shared_ptr<SimEtcd::Stream> SimEtcdClient::watch(const std::string& prefix,
   etcd_.kernel().after(etcd_.latency_ns(), EventOrder::kEnded, [weak, &etcd = etcd_, line = line_] {
     const auto opened = weak.lock();
     if (!opened || line->cut || etcd.is_away()) return;  // nobody hears of it
-    etcd.has_leader() ? opened->open() : opened->end();
+    opened->open();
+    if (!etcd.has_leader()) opened->end();
   });
   etcd_.kernel().after(patience_.attempt_ns, EventOrder::kEnded, [weak] {
     if (const auto waiting = weak.lock()) waiting->give_up();
