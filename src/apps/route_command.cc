@@ -28,7 +28,8 @@ struct RouteFlags {
   RouterServerOptions router;
   std::vector<std::string> replicas;
   FleetFlags fleet;
-  std::string policy = "rank-aware", profile = "a10-llama2-7b", log_level = "info", log_format = "text", max_body;
+  std::string policy = "rank-aware", placement = "on", profile = "a10-llama2-7b", log_level = "info",
+              log_format = "text", max_body;
   double slo_first_ms = 0, slo_token_ms = 0;
   int shutdown_timeout_s = 30, request_timeout_s = 3600, stall_timeout_s = 120;
 };
@@ -46,6 +47,12 @@ Status finish_options(RouteFlags& flags) {
   const auto policy = std::find(kRoutePolicyNames.begin(), kRoutePolicyNames.end(), flags.policy);
   router.fleet.policy = static_cast<RoutePolicy>(policy - kRoutePolicyNames.begin());
   TRY_ASSIGN(router.fleet.profile, find_profile(flags.profile));
+  router.fleet.homes = flags.placement != "off";
+  if (router.fleet.homes) {
+    router.placement.emplace();
+    router.placement->asks = flags.placement == "on";
+    router.placement->admin_key = router.admin_key;
+  }
   if (flags.slo_first_ms > 0) router.fleet.objectives.first_token_s = flags.slo_first_ms * 1e-3;
   if (flags.slo_token_ms > 0) router.fleet.objectives.token_s = flags.slo_token_ms * 1e-3;
   auto max_body_bytes = static_cast<int64_t>(router.http.limits.max_body_bytes);
@@ -115,6 +122,12 @@ void add_routing_options(CLI::App& command, RouteFlags& flags) {
   command.add_option("--policy", flags.policy, "which replica serves a request")
       ->check(CLI::IsMember(std::vector<std::string>(kRoutePolicyNames.begin(), kRoutePolicyNames.end())))
       ->capture_default_str();
+  command
+      .add_option("--placement", flags.placement,
+                  "homes: each adapter has homes, where its requests rather go; on: and replicas are asked to have "
+                  "it there before; off")
+      ->check(CLI::IsMember({"on", "homes", "off"}))
+      ->capture_default_str();
   command.add_option("--profile", flags.profile, "what steps cost on replicas that do not say so (serve --cost-file)")
       ->capture_default_str();
   command.add_option("--slo-ttft", flags.slo_first_ms, "milliseconds to the first token, wanted of every request")
@@ -124,6 +137,12 @@ void add_routing_options(CLI::App& command, RouteFlags& flags) {
   command.add_flag("--shed", router.fleet.shed, "refuse (429) what no replica can serve within its objectives");
   command.add_option("--retries", router.retries, "other replicas that a request is sent to when one fails")
       ->check(CLI::Range(0, 16))
+      ->capture_default_str();
+  command
+      .add_option("--hedge-after", router.hedge_after_ms,
+                  "milliseconds without a token, after which a stream is sent to a second replica, too; at most a "
+                  "tenth of them; 0: never")
+      ->check(CLI::Range(int64_t{0}, int64_t{3'600'000}))
       ->capture_default_str();
   command.add_option("--request-timeout", flags.request_timeout_s, "seconds in which a replica must begin its answer")
       ->check(CLI::Range(1, 7 * 86400))

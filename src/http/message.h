@@ -74,6 +74,8 @@ bool is_token(std::string_view text);
 
 bool equals_ignoring_case(std::string_view a, std::string_view b);
 std::optional<std::string> percent_decode(std::string_view text);
+// As one segment of a path: everything but letters, digits, '-', '.', '_' and '~'.
+std::string percent_encode(std::string_view text);
 // The standard phrase ("Not Found"); "Status" for a code without one.
 const char* reason_phrase(int status);
 // A value that may stand in a header line: control characters are replaced by spaces,

@@ -217,6 +217,8 @@ TEST(Message, PercentDecodeAndHeaderValues) {
   EXPECT_EQ(percent_decode("a%2Fb%20c"), "a/b c");
   EXPECT_FALSE(percent_decode("a%2"));
   EXPECT_FALSE(percent_decode("%zz"));
+  EXPECT_EQ(percent_encode("aZ9-._~"), "aZ9-._~");
+  EXPECT_EQ(percent_encode("a/b c?%\xff"), "a%2Fb%20c%3F%25%FF");
   EXPECT_EQ(clean_header_value("a\r\nSet-Cookie: x"), "a  Set-Cookie: x");
 }
 

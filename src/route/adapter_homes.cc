@@ -188,8 +188,9 @@ std::vector<GivenHomes> AdapterHomes::given() const {
 void AdapterHomes::take_given(std::span<const GivenHomes> given, double now_s) {
   for (auto& [id, adapter] : adapters_) adapter.homes.clear();
   for (const GivenHomes& homes : given) {
-    Asked& adapter = adapters_[homes.adapter];
-    if (adapter.at_s == 0) adapter.at_s = now_s;
+    const auto [found, is_new] = adapters_.try_emplace(homes.adapter);
+    Asked& adapter = found->second;
+    if (is_new) adapter = {.tokens = options_.hot_requests, .requests = options_.hot_requests, .at_s = now_s};
     for (const size_t replica : homes.replicas) adapter.homes.push_back({replica, now_s});
   }
   for (auto at = adapters_.begin(); at != adapters_.end();) {

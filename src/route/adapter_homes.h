@@ -94,7 +94,7 @@ class AdapterHomes {
   std::vector<PlacementMove> plan(double now_s, std::span<const PlacedReplica> replicas, const PlaceOf& place_of);
 
   // All of the last plan, by number; and another router's in the place of one's own: who
-  // is to plan next goes on from these.
+  // is to plan next goes on from these. What one did not know is taken for asked for.
   std::vector<GivenHomes> given() const;
   void take_given(std::span<const GivenHomes> given, double now_s);
 

@@ -208,6 +208,13 @@ TEST_F(AdapterHomesTest, WhoTakesOverGoesOnFromWhatWasGiven) {
   const auto place_of = [](size_t, AdapterSourceId) { return AdapterPlace::kInMemory; };
   EXPECT_TRUE(other.plan(2, replicas_, place_of).empty());
   EXPECT_EQ(other.given(), given) << "who plans next moves nothing";
+  AdapterHomes fresh(HomesOptions{.hot_requests = 1.5});
+  fresh.take_given(given, 1);
+  EXPECT_TRUE(fresh.plan(2, replicas_, place_of).empty());
+  for (uint64_t adapter = 1; adapter <= 30; ++adapter) EXPECT_TRUE(fresh.homes(id(adapter), replicas_).size() == 1);
+  EXPECT_EQ(fresh.given().size(), 30u) << "though it saw no request of all these";
+  fresh.plan(200, replicas_, place_of);
+  EXPECT_TRUE(fresh.given().empty()) << "and none came";
   other.take_given({}, 3);
   EXPECT_TRUE(other.given().empty());
   EXPECT_EQ(other.adapters(), 30u) << "what was asked for counts on";

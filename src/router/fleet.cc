@@ -24,6 +24,10 @@ uint64_t prefix_identity(const ModelRef& model) {
   return fast_hash(reinterpret_cast<const std::byte*>(names.data()), names.size(), 0);
 }
 
+uint64_t number_of(const std::string& name) {
+  return fast_hash(reinterpret_cast<const std::byte*>(name.data()), name.size(), 0);
+}
+
 int32_t tokens_of(double tokens) { return static_cast<int32_t>(std::clamp(tokens, 1.0, double{kTokensMost})); }
 
 }  // namespace
@@ -43,14 +47,17 @@ size_t Fleet::add(const UpstreamAddress& address, std::optional<size_t> vacant) 
   replica.health = ReplicaHealth(options_.health);
   replica.sequences_max = kSequences;
   replica.kv_tokens = std::numeric_limits<int64_t>::max();
+  replica.number = number_of(address_text(address));
+  const size_t index = vacant.value_or(replicas_.size());
+  homes_.add_replica(index, replica.number);
   if (!vacant) {
     replicas_.push_back(std::move(replica));
-    return replicas_.size() - 1;
+    return index;
   }
-  Replica& place = replicas_.at(*vacant);
+  Replica& place = replicas_.at(index);
   CHECK(place.left && place.load.all().requests() == 0);
   place = std::move(replica);
-  return *vacant;
+  return index;
 }
 
 void Fleet::leave(size_t index) {
@@ -64,6 +71,7 @@ void Fleet::leave(size_t index) {
   replica.why = "it is no longer of the fleet";
   replica.left = true;
   prefixes_.forget(index);
+  homes_.forget_replica(index);
 }
 
 bool Fleet::vacant(size_t index) const {
@@ -115,15 +123,18 @@ bool Fleet::has(const Replica& replica, const Wanted& wanted) const {
   });
 }
 
+int64_t Fleet::bytes_of(const Adapter& adapter, const Profile& profile) const {
+  if (adapter.bytes > 0) return adapter.bytes;
+  return profile.model.adapter_bytes_per_rank * (adapter.rank > 0 ? adapter.rank : kRank);
+}
+
 // Until the last of what is wanted is where steps can use it.
 double Fleet::adapter_s(const Replica& replica, const Wanted& wanted) const {
   const Profile& profile = profile_of(replica);
   double seconds = 0;
   for (const size_t adapter : wanted.adapters) {
     if (adapter >= replica.tiers.size() || replica.load.all().has(AdapterSourceId{adapter + 1})) continue;
-    const Adapter& known = adapters_[adapter];
-    const int64_t bytes =
-        known.bytes > 0 ? known.bytes : profile.model.adapter_bytes_per_rank * (known.rank > 0 ? known.rank : kRank);
+    const int64_t bytes = bytes_of(adapters_[adapter], profile);
     const uint8_t tier = replica.tiers[adapter];
     if (tier == static_cast<uint8_t>(ReplicaTier::kDisk) && profile.disk) seconds += profile.disk->predict_s(bytes);
     if (tier != static_cast<uint8_t>(ReplicaTier::kDevice) && profile.link) seconds += profile.link->predict_s(bytes);
@@ -164,6 +175,7 @@ void Fleet::offer(const RouteQuery& query, const Wanted& wanted, bool knowing, i
                            .requests_max = std::max(0, room - replica.others),
                            .context_tokens_max = replica.kv_tokens,
                            .adapter_s = adapter_s(replica, wanted),
+                           .stray_s = stray_s(i, wanted),
                            .cached_tokens = cached_tokens(i)});
     candidate_replicas_.push_back(i);
   }
@@ -181,6 +193,7 @@ Result<Placed> Fleet::place(const RouteQuery& query) {
   RouteObjectives objectives = options_.objectives;
   objectives.first_token_s = std::min(objectives.first_token_s, query.objectives.first_token_s);
   objectives.token_s = std::min(objectives.token_s, query.objectives.token_s);
+  if (options_.homes) find_homes(wanted, now_ns);
   const bool names = wanted.unknown || !wanted.adapters.empty();
   bool known = !wanted.unknown;
   offer(query, wanted, names, now_ns);
@@ -207,6 +220,9 @@ Result<Placed> Fleet::place(const RouteQuery& query) {
   ++replica.picks;
   sent_[id] = {index, static_cast<double>(query.facts->text.size()), request.adapter};
   if (request.adapter != AdapterSourceId()) ++adapters_[request.adapter.value - 1].requests;
+  if (options_.homes && !replica.reports) {
+    for (const size_t adapter : wanted.adapters) homes_.asked(static_cast<uint32_t>(adapter));
+  }
   if (!query.facts->stream) {
     const StepModel& step = profile_of(replica).step;
     const double first_s = step.predict_s(replica.load.next_step()) + candidates_[choice->index].adapter_s;
@@ -258,6 +274,7 @@ uint32_t Fleet::adapter_of(const std::string& name) {
     adapters_[place] = {};
   }
   adapters_[place].name = &names_.emplace(name, place).first->first;
+  adapters_[place].number = number_of(name);
   return place;
 }
 
@@ -267,6 +284,7 @@ void Fleet::put(Replica& replica, const std::string& name, uint8_t tier) {
   if (replica.tiers.size() <= place) replica.tiers.resize(place + 1, kAbsent);
   const uint8_t before = std::exchange(replica.tiers[place], tier);
   if (before != kAbsent) --replica.counts[before];
+  if (tier == kAbsent) homes_.forget_uses(index_of(replica), place);
   if (tier != kAbsent) ++replica.counts[tier];
   Adapter& adapter = adapters_[place];
   adapter.replicas += (tier != kAbsent ? 1 : 0) - (before != kAbsent ? 1 : 0);
@@ -276,6 +294,7 @@ void Fleet::put(Replica& replica, const std::string& name, uint8_t tier) {
 void Fleet::release(uint32_t place) {
   Adapter& adapter = adapters_[place];
   if (adapter.replicas > 0 || adapter.requests > 0) return;
+  homes_.forget_adapter(place);
   names_.erase(names_.find(*adapter.name));
   adapter = {};
   free_adapters_.push_back(place);
@@ -321,6 +340,7 @@ void Fleet::take(size_t index, const ReplicaReport& report) {
   replica.last_boot = report.boot;
   if (report.since == 0) {
     forget_adapters(replica);
+    homes_.begin_uses(index);
   } else if (report.boot != replica.boot || report.since != replica.cursor) {
     replica.boot.clear();  // an answer to another question: ask for all
     replica.cursor = 0;
@@ -334,9 +354,12 @@ void Fleet::take(size_t index, const ReplicaReport& report) {
     Adapter& known = adapters_[adapter_of(adapter.name)];
     if (adapter.rank > 0) known.rank = adapter.rank;
     if (adapter.bytes > 0) known.bytes = adapter.bytes;
+    if (options_.homes) homes_.count_uses(index, adapter_of(adapter.name), adapter.uses);
   }
   for (const std::string& name : report.gone) put(replica, name, kAbsent);
+  if (!report.more) homes_.end_uses(index);
   replica.models = report.models;
+  if (report.adapter_bytes > 0) replica.adapter_bytes = report.adapter_bytes;
   if (report.sequences_max > 0) replica.sequences_max = report.sequences_max;
   if (report.kv_tokens > 0) replica.kv_tokens = report.kv_tokens;
   replica.reported_running = report.running;
@@ -472,7 +495,7 @@ uint64_t Fleet::missed() const {
 int64_t Fleet::memory_bytes() const {
   const std::lock_guard lock(mutex_);
   constexpr int64_t kNodeBytes = 96;  // of a name in the tree
-  auto bytes = static_cast<int64_t>(adapters_.capacity() * sizeof(Adapter) + prefixes_.bytes());
+  auto bytes = static_cast<int64_t>(adapters_.capacity() * sizeof(Adapter) + prefixes_.bytes()) + homes_.memory_bytes();
   for (const auto& [name, place] : names_) bytes += kNodeBytes + static_cast<int64_t>(name.capacity());
   for (const Replica& replica : replicas_) bytes += static_cast<int64_t>(replica.tiers.capacity());
   return bytes;

@@ -13,14 +13,15 @@
 // vacant(). Nothing is sent to one that left, what runs there counts until it ended, and
 // what is told of it changes nothing. What place() counts, ended() takes back, once; a
 // pick costs the same whatever the number of requests and of adapters; an adapter costs a
-// byte for each replica, and once its name; no request goes to a replica of another base
-// model.
+// byte for each replica, once its name, and with homes some bytes where it was used; no
+// request goes to a replica of another base model.
 // Failure: place() answers kUnavailable where nobody can be asked, and kOverloaded where
 // requests are shed; kNotFound never: a name that nobody is known to have is for a
 // replica to refuse, which may have it since its last report.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -36,7 +37,9 @@
 #include "http/upstream.h"
 #include "route/policy.h"
 #include "route/replica_health.h"
+#include "router/home_table.h"
 #include "router/prefix_map.h"
+#include "store/fleet_homes.h"
 #include "wire/replica_report.h"
 #include "wire/route_facts.h"
 
@@ -49,6 +52,7 @@ struct FleetOptions {
   Profile profile;             // of replicas that do not say what their steps cost
   HealthOptions health;
   uint64_t seed = 1;
+  bool homes = false;  // adapters have homes, where their requests rather go
 };
 
 // What is known of a request when it is sent somewhere.
@@ -88,6 +92,25 @@ struct ReplicaState {
   bool own_cost = false;
 };
 
+// An adapter as it was asked for.
+struct AdapterDemand {
+  std::string name;
+  int32_t rank = 0;   // 0: not known yet
+  int64_t bytes = 0;  // likewise
+  double requests = 0;
+};
+
+// A replica as one that may be a home.
+struct HomeReplica {
+  size_t replica = 0;  // its place
+  UpstreamAddress address;
+  std::string name;  // host:port
+  std::string boot;  // of its process, as it reported; empty: it says none
+  uint64_t number = 0;
+  bool usable = false;
+  int64_t adapter_bytes = 0;  // that adapters may take; INT64_MAX: not known
+};
+
 class Fleet {
  public:
   Fleet(const FleetOptions& options, const Clock& clock, LogSink& log);
@@ -111,6 +134,14 @@ class Fleet {
   void not_ready(size_t replica, const std::string& why);
   // What to ask for next: the boot and cursor of what was taken.
   std::string report_query(size_t replica) const;
+
+  // For who plans homes (placement.h); with options.homes.
+  std::vector<HomeReplica> home_replicas() const;  // in no order that stays
+  std::vector<AdapterDemand> take_demand();        // of all replicas, since the last call
+  // By place; where the fleet does not know the adapter, nobody has it.
+  std::vector<AdapterPlace> where(const std::string& adapter) const;
+  // What is not known is passed over.
+  void take_homes(const std::vector<NamedHomes>& homes);
 
   bool any_usable() const;
   std::vector<ReplicaState> states() const;        // without those that are vacant
@@ -139,6 +170,8 @@ class Fleet {
     int32_t sequences_max, reported_running = 0, reported_waiting = 0;
     int32_t others = 0;  // requests there that came another way, by its last report
     int64_t kv_tokens;
+    int64_t adapter_bytes = std::numeric_limits<int64_t>::max();
+    uint64_t number = 0;             // of its lots
     std::vector<uint8_t> tiers;      // by adapter
     std::optional<Profile> profile;  // its own
     std::string cost;                // that this was read from
@@ -147,6 +180,7 @@ class Fleet {
   };
   struct Adapter {
     const std::string* name = nullptr;  // in names_
+    uint64_t number = 0;                // of its lot
     int32_t rank = 0;
     int64_t bytes = 0;
     int32_t replicas = 0;  // that have it
@@ -178,12 +212,16 @@ class Fleet {
   void take_cost(Replica& replica, const std::string& cost);
   Wanted wanted_by(const RouteFacts& facts) const;
   bool has(const Replica& replica, const Wanted& wanted) const;
+  int64_t bytes_of(const Adapter& adapter, const Profile& profile) const;
   double adapter_s(const Replica& replica, const Wanted& wanted) const;
+  double stray_s(size_t replica, const Wanted& wanted) const;
+  void find_homes(const Wanted& wanted, int64_t now_ns);
   int32_t cached_tokens(size_t replica) const;  // of the request that is placed
   RoutedRequest request_of(const RouteFacts& facts, const Wanted& wanted) const;
   void offer(const RouteQuery& query, const Wanted& wanted, bool knowing, int64_t now_ns);
   void begin_due(int64_t now_ns);
   bool is_base(const std::string& name) const;
+  size_t index_of(const Replica& replica) const { return static_cast<size_t>(&replica - replicas_.data()); }
   const Profile& profile_of(const Replica& replica) const {
     return replica.profile ? *replica.profile : options_.profile;
   }
@@ -201,6 +239,8 @@ class Fleet {
   std::priority_queue<Begins, std::vector<Begins>, std::greater<>> begins_;
   std::vector<RouteCandidate> candidates_;
   std::vector<size_t> candidate_replicas_;
+  HomeTable homes_;
+  std::vector<std::vector<size_t>> wanted_homes_;  // of the request that is placed, by adapter
   PrefixMap prefixes_;
   std::vector<int32_t> prefix_pieces_;  // of the request that is placed, by replica
   std::string base_;                    // digest of the fleet's base model

@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
   const SteadyClock clock;
   FleetOptions options;
   options.profile = *device_profile("a10-llama2-7b");
+  options.homes = true;
   Fleet fleet(options, clock, log);
   for (size_t i = 0; i < replicas; ++i) fleet.add({"10.0.0." + std::to_string(i), 8080});
   const int ranks[] = {8, 16, 32, 64, 128};

@@ -2,6 +2,7 @@
 #include "router/relay.h"
 
 #include <algorithm>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -68,7 +69,7 @@ struct Answer {
   std::string body;
 };
 
-class Relay final : public RelayBoard::Entry, public std::enable_shared_from_this<Relay> {
+class Relay final : public RelayBoard::Entry, public Hedged, public std::enable_shared_from_this<Relay> {
  public:
   Relay(const RelayWorld& world, RelayRequest request, std::shared_ptr<ResponseWriter> writer)
       : world_(world), request_(std::move(request)), writer_(std::move(writer)), arrived_ns_(world.clock.now_ns()) {}
@@ -91,23 +92,49 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
       if (auto self = weak.lock()) self->client_left();
     });
     next_attempt();
+    // Of others all comes at once, and nobody can tell whether it has begun.
+    if (world_.hedges != nullptr && facts_.stream) world_.hedges->add(weak_from_this());
   }
 
   // It may be that it computes; but a client that has nothing yet need not wait for that.
   void replica_lost(size_t replica) override {
     std::unique_lock lock(mutex_);
-    const bool content = streams_ && reader_ && reader_->has_content();
-    if (done_ || current_ == RequestId() || placed_.replica != replica || content) return;
-    if (tried_.size() > static_cast<size_t>(world_.retries)) return;
-    const Placed place = placed_;
-    const std::shared_ptr<UpstreamCall> call = call_;
+    const auto there =
+        std::find_if(tries_.begin(), tries_.end(), [&](const Try& one) { return one.place.replica == replica; });
+    if (done_ || there == tries_.end() || there->has_content()) return;
+    if (tries_.size() == 1 && !may_try()) return;
+    const Placed place = there->place;
+    const std::shared_ptr<UpstreamCall> call = there->call;
     lock.unlock();
-    if (!leave_attempt(place, AttemptEnd::kFailed)) return;
-    if (call) call->cancel();
-    next_attempt();
+    const Left left = leave(place, AttemptEnd::kFailed);
+    if (left != Left::kNotThere && call) call->cancel();
+    if (left == Left::kAlone) next_attempt();
+  }
+
+  void hedge() override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (done_ || tries_.size() != 1 || tries_.front().has_content() || !may_try()) return;
+      if (!world_.hedges->take()) return;
+    }
+    next_attempt(true);
   }
 
  private:
+  // The request on one replica.
+  struct Try {
+    Placed place;
+    bool hedge = false;
+    std::shared_ptr<UpstreamCall> call = nullptr;
+    std::optional<AnswerReader> reader = std::nullopt;
+    Answer answer = {};
+    bool streams = false;  // the answer passes as it comes
+    bool refused = false;
+    bool has_content() const { return streams && reader && reader->has_content(); }
+  };
+  // Of one that was taken out: whether others are under way.
+  enum class Left : uint8_t { kNotThere, kOthers, kAlone };
+
   // What Upstream tells of one attempt.
   class Attempt final : public UpstreamListener {
    public:
@@ -149,23 +176,32 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
       facts_.model.model = std::move(*name);
   }
 
+  // With the lock held.
+  bool may_try() const { return tried_.size() <= static_cast<size_t>(world_.retries); }
+  Try* find(const Placed& place) {
+    const auto found =
+        std::find_if(tries_.begin(), tries_.end(), [&](const Try& one) { return one.place.id == place.id; });
+    return done_ || found == tries_.end() ? nullptr : &*found;
+  }
+
   // Not with the lock held: Upstream may tell of the attempt before call() returns.
-  void next_attempt() {
-    RouteQuery query{.facts = &facts_, .objectives = request_.objectives, .tried = tried_};
+  void next_attempt(bool hedge = false) {
+    std::vector<size_t> tried;
+    {
+      const std::lock_guard lock(mutex_);
+      tried = tried_;
+    }
+    const RouteQuery query{.facts = &facts_, .objectives = request_.objectives, .tried = tried};
     const int64_t begin_ns = world_.clock.now_ns();
     const Result<Placed> place = world_.fleet.place(query);
     world_.metrics.pick(static_cast<double>(world_.clock.now_ns() - begin_ns) * kSeconds);
-    if (!place.ok()) return give_up(place.error());
+    if (!place.ok()) return hedge ? void() : give_up(place.error());
     {
       const std::lock_guard lock(mutex_);
-      if (done_) return world_.fleet.ended(*place, std::nullopt);
-      if (!tried_.empty()) world_.metrics.retried();
+      if (done_ || (hedge && begun_content_)) return world_.fleet.ended(*place, std::nullopt);
+      if (!tried.empty()) hedge ? world_.metrics.hedged(false) : world_.metrics.retried();
       tried_.push_back(place->replica);
-      current_ = place->id;
-      placed_ = *place;
-      reader_.reset();
-      answer_ = {};
-      refused_ = false;
+      tries_.push_back({.place = *place, .hedge = hedge});
     }
     UpstreamRequest request{.method = request_.http.method, .target = request_.http.target};
     request.headers = headers_to_replica(request_);
@@ -176,37 +212,77 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
     bool late = false;
     {
       const std::lock_guard lock(mutex_);
-      if (current_ == place->id) call_ = call;
-      late = done_;
+      Try* const one = find(*place);
+      if (one != nullptr) one->call = call;
+      late = one == nullptr;
     }
     if (late) call->cancel();
   }
 
   void on_head(const Placed& place, int status, const HttpHeaders& headers) {
     const std::lock_guard lock(mutex_);
-    if (done_ || current_ != place.id) return;
-    answer_.status = status;
-    answer_.headers = headers_to_client(headers);
-    reader_.emplace(is_event_stream(headers));
-    streams_ = is_event_stream(headers);
-    refused_ = passes_it_on(status, names_adapters(place)) && !streams_;
+    Try* const one = find(place);
+    if (one == nullptr) return;
+    one->answer.status = status;
+    one->answer.headers = headers_to_client(headers);
+    one->reader.emplace(is_event_stream(headers));
+    one->streams = is_event_stream(headers);
+    one->refused = passes_it_on(status, names_adapters(place)) && !one->streams;
   }
 
   bool on_body(const Placed& place, std::string_view piece) {
     std::unique_lock lock(mutex_);
-    if (done_ || current_ != place.id) return true;
-    if (!streams_) {
+    Try* const one = find(place);
+    if (one == nullptr) return true;
+    if (!one->streams) {
       if (begun_) return true;  // it does not fit behind what has gone: on_end()
-      const bool kept = may_keep(answer_.body.size() + piece.size());
-      answer_.body += reader_->take(piece);
+      const bool kept = may_keep(one->answer.body.size() + piece.size());
+      one->answer.body += one->reader->take(piece);
       if (kept) return true;
-      streams_ = true;  // more than is kept: it passes as it comes
-      return pass(lock, std::exchange(answer_.body, {}));
+      one->streams = true;  // more than is kept: it passes as it comes
+      const std::string body = std::exchange(one->answer.body, {});
+      return pass_alone(lock, place, body);
     }
-    const bool began = reader_->has_content();
-    const std::string_view whole = reader_->take(piece);
-    if (!began && reader_->has_content()) note_first();
-    return whole.empty() || pass(lock, whole);
+    const bool began = one->reader->has_content();
+    const std::string_view whole = one->reader->take(piece);
+    if (!began && one->reader->has_content()) {
+      note_first(*one);
+      return pass_alone(lock, place, whole);
+    }
+    return whole.empty() || pass(lock, *one, whole);
+  }
+
+  // The first that is more than comments: whoever else computes it need not.
+  bool pass_alone(std::unique_lock<std::mutex>& lock, const Placed& place, std::string_view bytes) {
+    begun_content_ = true;
+    std::list<Try> others = take_others(place);
+    const bool more = bytes.empty() || pass(lock, *find(place), bytes);
+    if (lock.owns_lock()) lock.unlock();
+    drop(others);
+    return more;
+  }
+
+  // With the lock held; to be dropped without.
+  std::list<Try> take_others(const Placed& place) {
+    std::list<Try> others;
+    for (auto one = tries_.begin(); one != tries_.end();) {
+      const auto next = std::next(one);
+      if (one->place.id != place.id) {
+        others.splice(others.end(), tries_, one);
+      } else if (std::exchange(one->hedge, false)) {
+        world_.metrics.hedged(true);
+      }
+      one = next;
+    }
+    return others;
+  }
+
+  void drop(const std::list<Try>& tries) {
+    for (const Try& one : tries) {
+      if (one.call) one.call->cancel();
+      world_.fleet.ended(one.place, std::nullopt);
+      world_.metrics.attempt_done(address_text(one.place.address), AttemptEnd::kLeft);
+    }
   }
 
   // So much of a whole answer, for which its request asks for memory beyond a little.
@@ -216,8 +292,8 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
   }
 
   // To the client; false: it has enough for now.
-  bool pass(std::unique_lock<std::mutex>& lock, std::string_view bytes) {
-    begin();
+  bool pass(std::unique_lock<std::mutex>& lock, const Try& one, std::string_view bytes) {
+    begin(one);
     if (!writer_->write(bytes)) return true;  // it has left, or is too slow: client_left() is told
     if (writer_->wants_more()) return true;
     const std::shared_ptr<ResponseWriter> writer = writer_;
@@ -229,51 +305,53 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
   }
 
   // After comments alone the head has gone already.
-  void begin() {
+  void begin(const Try& one) {
     if (begun_) return;
     begun_ = true;
-    begun_events_ = is_event_stream(answer_.headers);
-    writer_->start_stream(answer_.status, answer_.headers);
+    begun_events_ = is_event_stream(one.answer.headers);
+    writer_->start_stream(one.answer.status, one.answer.headers);
   }
 
-  void note_first() {
+  void note_first(const Try& one) {
     if (first_noted_) return;
     first_noted_ = true;
     world_.metrics.first_bytes(static_cast<double>(world_.clock.now_ns() - arrived_ns_) * kSeconds);
-    world_.fleet.answers(placed_);
+    world_.fleet.answers(one.place);
   }
 
   void on_end(const Placed& place) {
     std::unique_lock lock(mutex_);
-    if (done_ || current_ != place.id) return;
+    Try* const one = find(place);
+    if (one == nullptr) return;
     // A head that went with comments was one of events; nothing else fits behind it.
-    const bool misfits = begun_ && !streams_;
-    if ((refused_ || misfits) && tried_.size() <= static_cast<size_t>(world_.retries)) {
-      refusal_ = std::move(answer_);
+    const bool misfits = begun_ && !one->streams;
+    if ((one->refused || misfits) && (tries_.size() > 1 || may_try())) {
+      refusal_ = std::move(one->answer);
       lock.unlock();
-      if (leave_attempt(place, AttemptEnd::kRefused)) next_attempt();
+      if (leave(place, AttemptEnd::kRefused) == Left::kAlone) next_attempt();
       return;
     }
     if (misfits) {
-      const int status = answer_.status;
+      const int status = one->answer.status;
       lock.unlock();
-      if (!leave_attempt(place, AttemptEnd::kRefused)) return;
+      if (leave(place, AttemptEnd::kRefused) != Left::kAlone) return;
       return give_up(io_error("Its replica answers with status " + std::to_string(status) + "."));
     }
-    const bool good = answer_.status < 400;
-    const AnswerCounts counts = reader_->counts();
-    if (streams_) {
-      const std::string_view rest = reader_->rest();
-      begin();
+    const bool good = one->answer.status < 400, streamed = one->streams, refused = one->refused;
+    const AnswerCounts counts = one->reader->counts();
+    if (streamed) {
+      const std::string_view rest = one->reader->rest();
+      begin(*one);
       if (!rest.empty()) writer_->write(rest);
     }
-    const std::shared_ptr<ResponseWriter> writer = finish_locked(answer_.status);
-    const bool streamed = std::exchange(streams_, false);
-    Answer answer = std::move(answer_);
+    Answer answer = std::move(one->answer);
+    const std::list<Try> others = take_others(place);
+    const std::shared_ptr<ResponseWriter> writer = finish_locked(answer.status);
     lock.unlock();
+    drop(others);
     if (good && request_.body_instead) answer.body = request_.body_instead();
     world_.fleet.ended(place, good ? std::optional(counts) : std::nullopt);
-    world_.metrics.attempt_done(address_text(place.address), refused_ ? AttemptEnd::kRefused : AttemptEnd::kAnswered);
+    world_.metrics.attempt_done(address_text(place.address), refused ? AttemptEnd::kRefused : AttemptEnd::kAnswered);
     if (streamed) return writer->finish();
     if (good) world_.metrics.first_bytes(static_cast<double>(world_.clock.now_ns() - arrived_ns_) * kSeconds);
     writer->respond(answer.status, std::move(answer.headers), std::move(answer.body));
@@ -281,29 +359,29 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
 
   void on_failure(const Placed& place, const UpstreamFailure& failure) {
     std::unique_lock lock(mutex_);
-    if (done_ || current_ != place.id) return;
+    Try* const one = find(place);
+    if (one == nullptr) return;
     const bool stopping = failure.error.code == ErrorCode::kCancelled;
     const bool slow = failure.error.code == ErrorCode::kDeadline && failure.stage != UpstreamStage::kConnect;
-    const bool content = reader_ && streams_ && reader_->has_content();
-    const bool again = !stopping && !slow && !content && tried_.size() <= static_cast<size_t>(world_.retries);
+    const bool again = !stopping && !slow && !one->has_content() && may_try();
     lock.unlock();
     if (is_its_fault(failure)) world_.fleet.failed(place.replica, failure.error.message);
-    if (!leave_attempt(place, AttemptEnd::kFailed)) return;
+    if (leave(place, AttemptEnd::kFailed) != Left::kAlone) return;
     if (again) return next_attempt();
     give_up(slow ? Error{ErrorCode::kDeadline, failure.error.message} : failure.error);
   }
 
-  // False: somebody else did.
-  bool leave_attempt(const Placed& place, AttemptEnd end) {
+  Left leave(const Placed& place, AttemptEnd end) {
+    bool alone = false;
     {
       const std::lock_guard lock(mutex_);
-      if (current_ != place.id) return false;
-      current_ = RequestId();
-      call_.reset();
+      if (find(place) == nullptr) return Left::kNotThere;
+      std::erase_if(tries_, [&](const Try& one) { return one.place.id == place.id; });
+      alone = tries_.empty();
     }
     world_.fleet.ended(place, std::nullopt);
     world_.metrics.attempt_done(address_text(place.address), end);
-    return true;
+    return alone ? Left::kAlone : Left::kOthers;
   }
 
   // Nobody is left to ask. What the last one said is the answer, where one said
@@ -347,30 +425,26 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
   void client_left() {
     std::unique_lock lock(mutex_);
     if (done_) return;
-    const Placed place = placed_;
-    const bool placed = current_ != RequestId();
-    const std::shared_ptr<UpstreamCall> call = std::move(call_);
+    const std::list<Try> all = std::exchange(tries_, {});
     finish_locked(0);
     lock.unlock();
-    if (call) call->cancel();
-    if (!placed) return;
-    world_.fleet.ended(place, std::nullopt);
-    world_.metrics.attempt_done(address_text(place.address), AttemptEnd::kLeft);
+    drop(all);
   }
 
   void client_has_room() {
-    std::shared_ptr<UpstreamCall> call;
+    std::vector<std::shared_ptr<UpstreamCall>> calls;
     {
       const std::lock_guard lock(mutex_);
-      call = call_;
+      for (const Try& one : tries_) calls.push_back(one.call);
     }
-    if (call) call->resume();
+    for (const auto& call : calls) {
+      if (call) call->resume();
+    }
   }
 
   // Nothing that is told from now on counts. The status that the client has; 0: none.
   std::shared_ptr<ResponseWriter> finish_locked(int status) {
     done_ = true;
-    current_ = RequestId();
     world_.metrics.request_done(request_.route, status);
     return std::move(writer_);
   }
@@ -388,15 +462,10 @@ class Relay final : public RelayBoard::Entry, public std::enable_shared_from_thi
   std::mutex mutex_;
   std::shared_ptr<ResponseWriter> writer_;  // until done_
   const int64_t arrived_ns_;
-  std::vector<size_t> tried_;  // only by the attempt that is under way
-  Placed placed_;
-  RequestId current_;  // of the attempt that counts; none: between two, or done
-  std::shared_ptr<UpstreamCall> call_;
-  std::optional<AnswerReader> reader_;
-  Answer answer_;
+  std::vector<size_t> tried_;
+  std::list<Try> tries_;           // under way: one, two where it is hedged, none between two or when it is done
   std::optional<Answer> refusal_;  // what the last replica that could not take it said
-  bool streams_ = false;           // the answer passes as it comes
-  bool refused_ = false, begun_ = false, begun_events_ = false, first_noted_ = false, done_ = false;
+  bool begun_ = false, begun_events_ = false, begun_content_ = false, first_noted_ = false, done_ = false;
 };
 
 }  // namespace

@@ -6,7 +6,9 @@
 //
 // A request whose replica breaks off, or says that it cannot take it, is sent to another
 // one as long as nothing but comments has gone to the client. After that a stream gets
-// one error event behind its last whole event, and anything else is cut off.
+// one error event behind its last whole event, and anything else is cut off. With hedges
+// a stream that does not begin may be on two replicas at a time; the first that says
+// something is heard, and the other one cancelled.
 //
 // Thread: start_relay() from an I/O thread of the server; the rest by itself, on the
 // threads of Upstream and of the server. Never blocks.
@@ -31,6 +33,7 @@
 #include "http/server.h"
 #include "http/upstream.h"
 #include "router/fleet.h"
+#include "router/hedges.h"
 #include "router/router_metrics.h"
 #include "wire/errors.h"
 
@@ -65,7 +68,8 @@ struct RelayWorld {
   const Clock& clock;
   LogSink& log;
   RelayBoard& board;
-  int retries = 2;  // on other replicas
+  int retries = 2;           // on other replicas
+  Hedges* hedges = nullptr;  // null: no request is on two replicas
 };
 
 struct RelayRequest {

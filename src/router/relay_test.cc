@@ -303,8 +303,9 @@ TEST(Relay, PassesAnAnswerOnForWhichThereIsNoMemory) {
   EXPECT_EQ(rich.post()->header("content-length"), std::to_string(body.size()));
 }
 
-// Many clients and replicas that break off at random: every request has one answer.
-TEST(Relay, AnswersEveryRequestOnce) {
+// Many clients and replicas that break off at random: every request has one answer. Also
+// where many are on two replicas at a time.
+void answers_every_request_once(int64_t hedge_after_ms) {
   const uint64_t seed = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mutex mutex;
@@ -315,6 +316,7 @@ TEST(Relay, AnswersEveryRequestOnce) {
   };
   const Answering chance = [&](HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
     const uint64_t fate = draw(6);
+    if (hedge_after_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(draw(6)));
     if (fate == 0) {  // cut somewhere
       writer->start_stream(200, kEvents);
       writer->write(event("one") + "data:");
@@ -327,6 +329,7 @@ TEST(Relay, AnswersEveryRequestOnce) {
   BreakingReplica c(kEventType, event("one") + "data:");
   RouterServerOptions options;
   options.fleet.policy = RoutePolicy::kRandom;
+  options.hedge_after_ms = hedge_after_ms;
   RouterWorld world({a.address(), b.address(), c.address()}, options);
   std::vector<std::thread> clients;
   std::atomic<int> good{0}, cut{0}, refused{0}, wrong{0};
@@ -355,12 +358,17 @@ TEST(Relay, AnswersEveryRequestOnce) {
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(good, 0);
   EXPECT_GT(cut + refused, 0);
+  const bool none = world.metrics().find("loralei_router_hedges_total{what=\"sent\"} 0") != std::string::npos;
+  EXPECT_EQ(none, hedge_after_ms == 0);
   wait_until([&] {
     int32_t sent = 0;
     for (const ReplicaState& state : world.server->replicas()) sent += state.sent;
     return sent == 0;
   });
 }
+
+TEST(Relay, AnswersEveryRequestOnce) { answers_every_request_once(0); }
+TEST(Relay, AnswersEveryRequestOnceThoughItIsOnTwoReplicas) { answers_every_request_once(1); }
 
 }  // namespace
 }  // namespace loralei

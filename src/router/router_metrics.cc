@@ -35,6 +35,12 @@ struct RouterMetrics::Impl {
                                      .Help("Requests that were sent to another replica.")
                                      .Register(registry)
                                      .Add({});
+  prometheus::Family<prometheus::Counter>& hedges = prometheus::BuildCounter()
+                                                        .Name("loralei_router_hedges_total")
+                                                        .Help("Streams that were sent to a second replica beside.")
+                                                        .Register(registry);
+  prometheus::Counter& hedges_sent = hedges.Add({{"what", "sent"}});
+  prometheus::Counter& hedges_won = hedges.Add({{"what", "won"}});
   prometheus::Histogram& first_bytes = prometheus::BuildHistogram()
                                            .Name("loralei_router_first_bytes_seconds")
                                            .Help("From a request's arrival to the first bytes of its answer.")
@@ -59,10 +65,11 @@ void RouterMetrics::attempt_done(const std::string& replica, AttemptEnd end) {
 }
 
 void RouterMetrics::retried() { impl_->retries.Increment(); }
+void RouterMetrics::hedged(bool won) { (won ? impl_->hedges_won : impl_->hedges_sent).Increment(); }
 void RouterMetrics::first_bytes(double seconds) { impl_->first_bytes.Observe(seconds); }
 void RouterMetrics::pick(double seconds) { impl_->picks.Observe(seconds); }
 
-std::string RouterMetrics::render(const Fleet& fleet, const HttpServerStats& http,
+std::string RouterMetrics::render(const Fleet& fleet, const PlacementController* placement, const HttpServerStats& http,
                                   const UpstreamStats& upstream) const {
   prometheus::Registry now;
   const auto gauge = [&](const char* name, const char* help) -> prometheus::Family<prometheus::Gauge>& {
@@ -105,6 +112,17 @@ std::string RouterMetrics::render(const Fleet& fleet, const HttpServerStats& htt
   gauge("loralei_router_upstream_connections", "Connections to replicas.")
       .Add({})
       .Set(static_cast<double>(upstream.connections));
+  if (placement != nullptr) {
+    const PlacementFigures figures = placement->figures();
+    gauge("loralei_router_leads", "1: this router says where adapters have their homes.").Add({}).Set(figures.leads);
+    gauge("loralei_router_adapters_placed", "Adapters that were given homes.")
+        .Add({})
+        .Set(static_cast<double>(figures.adapters));
+    auto& asked = counter("loralei_router_prefetches_total", "Adapters that replicas were asked to bring.");
+    asked.Add({{"end", "brought"}}).Increment(static_cast<double>(figures.brought));
+    asked.Add({{"end", "refused"}}).Increment(static_cast<double>(figures.refused));
+    asked.Add({{"end", "failed"}}).Increment(static_cast<double>(figures.failed));
+  }
   auto families = impl_->registry.Collect();
   for (auto& more : now.Collect()) families.push_back(std::move(more));
   return prometheus::TextSerializer().Serialize(families);

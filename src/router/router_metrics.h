@@ -15,6 +15,7 @@
 #include "http/server.h"
 #include "http/upstream.h"
 #include "router/fleet.h"
+#include "router/placement.h"
 
 namespace loralei {
 
@@ -29,10 +30,13 @@ class RouterMetrics {
   void request_done(const char* route, int status);  // 0: its client left, or was cut off
   void attempt_done(const std::string& replica, AttemptEnd end);
   void retried();
+  void hedged(bool won);             // sent to a second replica; won: which was the first to begin
   void first_bytes(double seconds);  // from a request's arrival to the first bytes of its answer
   void pick(double seconds);         // of choosing a replica
 
-  std::string render(const Fleet& fleet, const HttpServerStats& http, const UpstreamStats& upstream) const;
+  // `placement`: null where there is none.
+  std::string render(const Fleet& fleet, const PlacementController* placement, const HttpServerStats& http,
+                     const UpstreamStats& upstream) const;
 
  private:
   struct Impl;

@@ -124,18 +124,37 @@ Result<std::unique_ptr<RouterServer>> RouterServer::start(const RouterServerOpti
   WatchOptions watch = options.watch;
   watch.on_lost = [raw](size_t replica) { raw->relays_.lost(replica); };
   server->watch_ = std::make_unique<ReplicaWatch>(watch, server->fleet_, *server->upstream_, clock);
-  if (options.members.etcd.empty()) return server;
-  MemberListeners listeners;
-  listeners.joined = [raw](const FleetMember& member) {
-    raw->log_.log(LogLevel::kInfo, "Replica " + address_text(member.address) + " joins.");
-    raw->watch_->join(member.address);
-  };
-  listeners.left = [raw](const FleetMember& member) {
-    raw->log_.log(LogLevel::kInfo, "Replica " + address_text(member.address) + " leaves.");
-    raw->watch_->leave(member.address);
-  };
-  TRY_ASSIGN(server->members_, MemberWatch::start(options.members, std::move(listeners), log));
+  if (options.hedge_after_ms > 0) {
+    server->hedges_ = std::make_unique<Hedges>(options.hedge_after_ms * 1'000'000, clock);
+    TRY(server->hedges_->start());
+  }
+  if (!options.members.etcd.empty()) TRY(server->find_members());
+  if (options.placement) TRY(server->begin_placement());
   return server;
+}
+
+Status RouterServer::find_members() {
+  MemberListeners listeners;
+  listeners.joined = [this](const FleetMember& member) {
+    log_.log(LogLevel::kInfo, "Replica " + address_text(member.address) + " joins.");
+    watch_->join(member.address);
+  };
+  listeners.left = [this](const FleetMember& member) {
+    log_.log(LogLevel::kInfo, "Replica " + address_text(member.address) + " leaves.");
+    watch_->leave(member.address);
+  };
+  TRY_ASSIGN(members_, MemberWatch::start(options_.members, std::move(listeners), log_));
+  return {};
+}
+
+Status RouterServer::begin_placement() {
+  if (!options_.members.etcd.empty()) {
+    const std::string name = options_.http.host + ":" + std::to_string(port());
+    TRY_ASSIGN(leader_, FleetLeader::start(options_.members, name, clock_, log_));
+  }
+  const PlacementWorld world{fleet_, *upstream_, leader_.get(), clock_, log_};
+  placement_ = std::make_unique<PlacementController>(*options_.placement, world);
+  return placement_->start();
 }
 
 RouterServer::~RouterServer() { shutdown(0); }
@@ -160,6 +179,9 @@ bool RouterServer::shutdown(int64_t timeout_ms) {
   }
   begin_drain();
   const int cut = http_ ? http_->stop(timeout_ms) : 0;
+  if (hedges_) hedges_->stop();
+  if (placement_) placement_->stop();
+  leader_.reset();
   members_.reset();
   if (watch_) watch_->stop();
   if (upstream_) upstream_->stop();
@@ -216,7 +238,7 @@ void RouterServer::send_on(const Route& route, HttpRequest request, std::string 
   if (route.kind == RouteKind::kModels) relay.body_instead = [this] { return models_body(); };
   if (slo->ttft_ns > 0) relay.objectives.first_token_s = static_cast<double>(slo->ttft_ns) * kNs;
   if (slo->tpot_ns > 0) relay.objectives.token_s = static_cast<double>(slo->tpot_ns) * kNs;
-  start_relay({fleet_, *upstream_, metrics_, clock_, log_, relays_, options_.retries}, std::move(relay),
+  start_relay({fleet_, *upstream_, metrics_, clock_, log_, relays_, options_.retries, hedges_.get()}, std::move(relay),
               std::move(writer));
 }
 
@@ -247,7 +269,7 @@ void RouterServer::answer_itself(const Route& route, const std::string& id, Resp
                      JsonOut().begin_object().key("version").string(options_.version).end_object().take(), id);
     case RouteKind::kMetrics:
       return respond(writer, &route, 200, "text/plain; version=0.0.4; charset=utf-8",
-                     metrics_.render(fleet_, http_->stats(), upstream_->stats()), id);
+                     metrics_.render(fleet_, placement_.get(), http_->stats(), upstream_->stats()), id);
     case RouteKind::kReplicas:
       return respond(writer, &route, 200, kJson, replicas_body(), id);
     default:

@@ -27,6 +27,7 @@
 #include "http/server.h"
 #include "http/upstream.h"
 #include "router/fleet.h"
+#include "router/placement.h"
 #include "router/relay.h"
 #include "router/replica_watch.h"
 #include "router/router_metrics.h"
@@ -39,12 +40,14 @@ struct RouterServerOptions {
   HttpServerOptions http;
   UpstreamOptions upstream;
   FleetOptions fleet;
+  std::optional<PlacementOptions> placement;  // with fleet.homes
   WatchOptions watch;
   std::vector<UpstreamAddress> replicas;  // that stay
   MembershipOptions members;              // with endpoints of etcd: who else there is
   std::string admin_key;
   std::vector<std::string> allowed_hosts;
   int retries = 2;
+  int64_t hedge_after_ms = 0;  // of streams that have not begun; 0: no request is on two replicas
   std::string version;
 };
 
@@ -69,6 +72,8 @@ class RouterServer final : public HttpHandler {
  private:
   struct Route;
   RouterServer(const RouterServerOptions& options, const Clock& clock, LogSink& log);
+  Status find_members();
+  Status begin_placement();
   static const Route* find_route(const HttpHead& head);
   std::optional<ApiError> refused(const Route& route, const HttpHead& head) const;
   void answer_itself(const Route& route, const std::string& id, ResponseWriter& writer);
@@ -92,10 +97,13 @@ class RouterServer final : public HttpHandler {
   Prng ids_;           // guarded by mutex_
   bool down_ = false;  // guarded by mutex_
   RelayBoard relays_;
+  std::unique_ptr<Hedges> hedges_;  // null: none
   std::unique_ptr<Upstream> upstream_;
   std::unique_ptr<ReplicaWatch> watch_;   // asks through upstream_
   std::unique_ptr<MemberWatch> members_;  // tells watch_; null: all are named
-  std::unique_ptr<HttpServer> http_;      // last: its threads call everything above
+  std::unique_ptr<FleetLeader> leader_;   // null: without etcd
+  std::unique_ptr<PlacementController> placement_;
+  std::unique_ptr<HttpServer> http_;  // last: its threads call everything above
 };
 
 }  // namespace loralei

@@ -222,6 +222,29 @@ void AdapterService::pin(std::shared_ptr<Reply> reply, const std::string& name, 
   }
 }
 
+void AdapterService::prefetch(std::shared_ptr<Reply> reply, const std::string& name) {
+  const auto entry = catalogue_.find(name);
+  if (!entry) return reply->refuse(no_such_adapter(name));
+  const auto answer_with = [reply, name](const std::string& version) {
+    JsonOut out;
+    out.begin_object().key("name").string(name).key("in_memory").boolean(true);
+    reply->json(200, out.key("version").string_or_null(version).end_object().take());
+  };
+  // What is there already is no second load.
+  const auto resident = [this, source = entry->source] {
+    auto status = status_of(source);
+    return status && status->tier == AdapterTier::kResident ? status : nullptr;
+  };
+  if (const auto there = resident()) return answer_with(there->version);
+  const auto done = [reply, answer_with, resident](const CommandReply& answer) {
+    if (answer.status.ok()) return answer_with(answer.version);
+    if (const auto there = resident()) return answer_with(there->version);  // it came meanwhile
+    reply->refuse(to_api_error(answer.status.error()));
+  };
+  const Status status = context_.dispatcher.command({0, AdapterAction::kLoad, source_spec(*entry)}, done);
+  if (!status.ok()) reply->refuse(to_api_error(status.error()));
+}
+
 bool AdapterService::is_pinned_alone(AdapterSourceId source) {
   const std::lock_guard lock(pins_mutex_);
   return pinned_alone_.contains(source);

@@ -81,6 +81,8 @@ class AdapterService {
   void unload(std::shared_ptr<Reply> reply, const std::string& name);  // vLLM's body
   void remove(std::shared_ptr<Reply> reply, const std::string& name);  // ours, with the bytes freed
   void pin(std::shared_ptr<Reply> reply, const std::string& name, bool pinned);
+  // Into memory now, fetched from a peer before where its files are elsewhere.
+  void prefetch(std::shared_ptr<Reply> reply, const std::string& name);
   std::string list() const;
   // Without the sources that a name meant before and those that it does not mean yet.
   AdapterList shown() const;

@@ -236,6 +236,30 @@ TEST_F(VersionsTest, APinOfTheNameGoesOverAndAPinOfAVersionStays) {
   EXPECT_EQ(post("/v1/adapters/one@1/pin", "").status, 404);
 }
 
+TEST_F(VersionsTest, PrefetchLoadsWhatTheNameMeansAndIsNotThere) {
+  options.keep_versions = 3;
+  begin();
+  publish("one", "d1");
+  publish("one", "d2");
+  const size_t commands = engine_now().commands.size();
+  HttpResponse answer = post("/v1/adapters/one/prefetch", "");
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(BodyJson::parse(answer.body)["name"], "one");
+  EXPECT_EQ(BodyJson::parse(answer.body)["in_memory"], true);
+  EXPECT_EQ(engine_now().commands.size(), commands) << "it is there";
+  begin();  // and now it is not
+  engine_now().next_command = Error{ErrorCode::kOverloaded, "Too many commands are waiting."};
+  EXPECT_EQ(post("/v1/adapters/one/prefetch", "").status, 429);
+  engine_now().next_command = {};
+  answer = post("/v1/adapters/one/prefetch", "");
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(engine_now().commands.back().action, AdapterAction::kLoad);
+  answer = post("/v1/adapters/one%401/prefetch", "");
+  EXPECT_EQ(answer.status, 400) << "its files were overwritten";
+  EXPECT_NE(error_of(answer, "message").find("are others than those that were loaded"), std::string::npos);
+  EXPECT_EQ(post("/v1/adapters/two/prefetch", "").status, 404);
+}
+
 TEST_F(VersionsTest, NamesOfVersionsAreReserved) {
   for (const char* name : {"x@3", "a@b", "x@3b"}) write(name, "{}");
   options.model_names.push_back("m@7");

@@ -289,9 +289,10 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kAdapterDelete:
       return adapters_.remove(std::move(reply), route.name);
     case RouteId::kAdapterPin:
-      return adapters_.pin(std::move(reply), route.name, true);
     case RouteId::kAdapterUnpin:
-      return adapters_.pin(std::move(reply), route.name, false);
+      return adapters_.pin(std::move(reply), route.name, route.id == RouteId::kAdapterPin);
+    case RouteId::kAdapterPrefetch:
+      return adapters_.prefetch(std::move(reply), route.name);
     case RouteId::kQueues:
       return show_queues(context_, std::move(reply));
     case RouteId::kKv:

@@ -95,6 +95,7 @@ std::vector<ReplicaAdapter> replica_adapters(const std::vector<CatalogueEntry>& 
       adapter.version = status.version;
       adapter.rank = status.rank;
       adapter.bytes = status.bytes;
+      adapter.uses = status.uses;
       adapter.failed = status.tier == AdapterTier::kFailed;
       if (status.tier == AdapterTier::kResident) adapter.tier = ReplicaTier::kMemory;
       if (status.tier == AdapterTier::kResident && status.on_device) adapter.tier = ReplicaTier::kDevice;
@@ -119,6 +120,7 @@ std::string replica_body(ReplicaPage& page, std::string_view query, const ServeO
   report.waiting_max = options.max_preparing;
   report.kv_tokens = stats.kv_blocks_total * kKvBlockTokens;
   report.model_len = engine.max_model_len();
+  report.adapter_bytes = stats.adapter_bytes_max;
   report.running = stats.running;
   report.waiting = stats.waiting;
   report.kv_tokens_free = (stats.kv_blocks_total - stats.kv_blocks_used) * kKvBlockTokens;

@@ -87,7 +87,8 @@ TEST(ReplicaPage, AddsUpToWhatIsThere) {
         } else {
           now[name] = {.name = name,
                        .tier = static_cast<ReplicaTier>(random.below(3)),
-                       .rank = static_cast<int32_t>(random.below(3))};
+                       .rank = static_cast<int32_t>(random.below(3)),
+                       .uses = static_cast<int64_t>(random.below(2))};
         }
       }
       often.read_all(page, now);
@@ -127,10 +128,11 @@ TEST(ReplicaAdapters, AreThoseOfTheCatalogueWhereverTheyAre) {
   status->tier = AdapterTier::kResident;
   status->rank = 8;
   status->version = "d1";
+  status->uses = 5;
   const auto adapters = replica_adapters(entries, {status});
   ASSERT_EQ(adapters.size(), 2u);
   EXPECT_EQ(adapters[0], (ReplicaAdapter{.name = "on disk"}));
-  EXPECT_EQ(adapters[1], (ReplicaAdapter{"here", "d1", ReplicaTier::kMemory, 8, 0}));
+  EXPECT_EQ(adapters[1], (ReplicaAdapter{"here", "d1", ReplicaTier::kMemory, 8, 0, 5}));
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ constexpr Row kRows[] = {
     {"POST", "/v1/adapters/rescan", RouteId::kAdapterRescan, kAdmin},
     {"POST", "/v1/adapters/{name}/pin", RouteId::kAdapterPin, kAdmin},
     {"POST", "/v1/adapters/{name}/unpin", RouteId::kAdapterUnpin, kAdmin},
+    {"POST", "/v1/adapters/{name}/prefetch", RouteId::kAdapterPrefetch, kAdmin},
     {"DELETE", "/v1/adapters/{name}", RouteId::kAdapterDelete, kAdmin},
     {"POST", "/v1/load_lora_adapter", RouteId::kLoadLora, kAdmin},
     {"POST", "/v1/unload_lora_adapter", RouteId::kUnloadLora, kAdmin},

@@ -39,6 +39,7 @@ enum class RouteId : unsigned char {
   kAdapterDelete,
   kAdapterPin,
   kAdapterUnpin,
+  kAdapterPrefetch,
   kAdapterRescan,
   kAdapterUpload,
   kAdapterBlobs,

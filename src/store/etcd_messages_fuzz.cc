@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "store/etcd_messages.h"
+#include "store/fleet_homes.h"
 #include "store/membership.h"
 #include "store/registry_value.h"
 
@@ -51,6 +52,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 7:
       read_value(body);
+      break;
+    case 8:
+      if (const auto homes = parse_fleet_homes(body); homes.ok()) {
+        for (const NamedHomes& one : *homes) CHECK(!one.adapter.empty());
+        CHECK(parse_fleet_homes(fleet_homes_text(*homes)).ok());
+      }
       break;
     default:
       if (const auto member = parse_fleet_member(body); member.ok()) {

@@ -61,7 +61,13 @@ std::vector<std::string> names_of(JsonReader& reader, std::string_view field, si
 void put_adapter(JsonOut& out, const ReplicaAdapter& adapter) {
   out.begin_object().key("name").string(adapter.name).key("version").string_or_null(adapter.version);
   out.key("tier").string(kTierNames[static_cast<size_t>(adapter.tier)]).key("rank").number(adapter.rank);
-  out.key("bytes").number(adapter.bytes).key("failed").boolean(adapter.failed).end_object();
+  out.key("bytes")
+      .number(adapter.bytes)
+      .key("uses")
+      .number(adapter.uses)
+      .key("failed")
+      .boolean(adapter.failed)
+      .end_object();
 }
 
 ReplicaAdapter read_adapter(JsonReader& report, const OrderedJson& json, size_t place) {
@@ -82,6 +88,7 @@ ReplicaAdapter read_adapter(JsonReader& report, const OrderedJson& json, size_t 
   }
   adapter.rank = small_count_of(reader, "rank");
   adapter.bytes = count_of(reader, "bytes");
+  adapter.uses = count_of(reader, "uses");
   adapter.failed = reader.boolean("failed").value_or(false);
   if (reader.failed()) report.adopt(reader.error());
   return adapter;
@@ -94,6 +101,7 @@ void read_capacity(JsonReader& report, ReplicaReport& out) {
     out.waiting_max = small_count_of(reader, "waiting");
     out.kv_tokens = count_of(reader, "kv_tokens");
     out.model_len = count_of(reader, "model_len");
+    out.adapter_bytes = count_of(reader, "adapter_bytes");
     if (reader.failed()) report.adopt(reader.error());
   }
   if (const OrderedJson* json = report.find_object("load")) {
@@ -122,7 +130,8 @@ std::string replica_report_body(const ReplicaReport& report) {
   put_names(out, report.models);
   out.key("base").string(report.base).key("capacity").begin_object();
   out.key("sequences").number(report.sequences_max).key("waiting").number(report.waiting_max);
-  out.key("kv_tokens").number(report.kv_tokens).key("model_len").number(report.model_len).end_object();
+  out.key("kv_tokens").number(report.kv_tokens).key("model_len").number(report.model_len);
+  out.key("adapter_bytes").number(report.adapter_bytes).end_object();
   out.key("load").begin_object().key("running").number(report.running).key("waiting").number(report.waiting);
   out.key("kv_tokens_free").number(report.kv_tokens_free).end_object().key("cost");
   report.cost.empty() ? out.null() : out.raw(report.cost);

@@ -5,10 +5,11 @@
 //
 //   {"object": "replica", "boot": "5f2c...", "cursor": 17, "since": 12, "more": false,
 //    "ready": true, "models": ["base"], "base": "digest",
-//    "capacity": {"sequences": 8, "waiting": 256, "kv_tokens": 4096, "model_len": 2048},
+//    "capacity": {"sequences": 8, "waiting": 256, "kv_tokens": 4096, "model_len": 2048,
+//                 "adapter_bytes": 1073741824},
 //    "load": {"running": 3, "waiting": 0, "kv_tokens_free": 1024},
 //    "cost": {a profile} or null,
-//    "adapters": [{"name", "version", "tier", "rank", "bytes", "failed"}],
+//    "adapters": [{"name", "version", "tier", "rank", "bytes", "uses", "failed"}],
 //    "gone": ["name"]}
 //
 // `since` is 0 where the page is the first of all there is, and the reader forgets what
@@ -37,6 +38,7 @@ struct ReplicaAdapter {
   ReplicaTier tier = ReplicaTier::kDisk;
   int32_t rank = 0;     // the largest; 0: not known yet
   int64_t bytes = 0;    // in memory; 0: not known yet
+  int64_t uses = 0;     // requests so far that it was taken for
   bool failed = false;  // its last load
   friend bool operator==(const ReplicaAdapter&, const ReplicaAdapter&) = default;
 };
@@ -50,6 +52,7 @@ struct ReplicaReport {
   std::string base;                 // its digest
   int32_t sequences_max = 0, waiting_max = 0;
   int64_t kv_tokens = 0, model_len = 0;
+  int64_t adapter_bytes = 0;  // that adapters in memory may take; 0: not known
   int32_t running = 0, waiting = 0;
   int64_t kv_tokens_free = 0;
   std::string cost;  // JSON of a profile; empty: not known

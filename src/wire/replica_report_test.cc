@@ -10,10 +10,11 @@ ReplicaReport some_report() {
   ReplicaReport report;
   report.boot = "b00t", report.cursor = 17, report.since = 12, report.more = true, report.ready = false;
   report.models = {"base", "also \"base\""}, report.base = "digest";
-  report.sequences_max = 8, report.waiting_max = 256, report.kv_tokens = 4096, report.model_len = 2048;
+  report.sequences_max = 8, report.waiting_max = 256, report.kv_tokens = 4096, report.model_len = 2048,
+  report.adapter_bytes = 1 << 30;
   report.running = 3, report.waiting = 1, report.kv_tokens_free = 1024;
   report.cost = R"({"format":"loralei-profile"})";
-  report.adapters = {{"sql", "", ReplicaTier::kDisk, 0, 0, true}, {"x/y", "d1", ReplicaTier::kDevice, 64, 1 << 20}};
+  report.adapters = {{.name = "sql", .failed = true}, {"x/y", "d1", ReplicaTier::kDevice, 64, 1 << 20, 7}};
   report.gone = {"old"};
   return report;
 }

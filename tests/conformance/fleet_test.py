@@ -136,6 +136,56 @@ class Fleet(unittest.TestCase):
         self.assertEqual(status, 502)
         self.assertIn("did not all do the same", body["error"]["message"])
 
+    def test_adapters_have_homes(self):
+        """Each is used on one replica; one that comes back without them is asked to bring those whose home it is."""
+        replicas = [self.replica() for _ in range(3)]
+        router = self.router(replicas)
+        router.wait_up(3)
+        names = ("acronym", "cipher", "count", "json", "numbers", "reverse", "rotate", "shout")
+
+        def reported(replica):
+            rows = replica.request("GET", "/v1/replica")[2]["adapters"]
+            return {row["name"]: row for row in rows if row["name"] in names}
+
+        def ask_all(times):
+            for _ in range(times):
+                for name in names:
+                    status, _, answer = router.request("POST", "/v1/completions", {"model": name, "prompt": "a", "max_tokens": 2})
+                    self.assertEqual(status, 200, answer)
+
+        ask_all(24)
+        uses = [reported(replica) for replica in replicas]
+        for name in names:
+            counts = sorted(one[name]["uses"] for one in uses)
+            self.assertEqual(sum(counts), 24, name)
+            # The first ones had not been reported, and the last ones may have got another home.
+            self.assertGreaterEqual(counts[-1] + counts[-2], 22, (name, counts))
+        # At home by number, and given one when asked for so much; each takes an eighth, so one home is enough.
+        deadline = time.monotonic() + 30
+        while router.metric("loralei_router_adapters_placed") < len(names):
+            self.assertLess(time.monotonic(), deadline)
+            ask_all(2)
+        self.assertEqual(router.metric("loralei_router_leads"), 1)
+        before = [reported(replica) for replica in replicas]
+        ask_all(5)
+        after = [reported(replica) for replica in replicas]
+        grew = {name: [b[name]["uses"] - a[name]["uses"] for a, b in zip(before, after)] for name in names}
+        self.assertTrue(all(sorted(counts) == [0, 0, 5] for counts in grew.values()), grew)
+        home = {name: counts.index(5) for name, counts in grew.items()}
+        self.assertGreaterEqual(len(set(home.values())), 2, home)
+        # One that has homes dies and comes back.
+        died = home["shout"]
+        at_home = {name for name in names if home[name] == died}
+        port = replicas[died].port
+        self.end(replicas[died])
+        replicas[died] = self.replica(port=port)
+        deadline = time.monotonic() + 30
+        while not all(row["tier"] != "disk" for name, row in reported(replicas[died]).items() if name in at_home):
+            self.assertLess(time.monotonic(), deadline, (at_home, reported(replicas[died])))
+            time.sleep(0.1)
+        self.assertTrue(all(row["uses"] == 0 for row in reported(replicas[died]).values()), "nobody asked for them yet")
+        self.assertGreaterEqual(router.metric('loralei_router_prefetches_total{end="brought"}'), len(at_home))
+
     def test_who_leaves_cancels_upstream(self):
         replica = self.replica()
         router = self.router([replica])
