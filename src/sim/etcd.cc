@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/etcd.h"
 
+#include <type_traits>
+
 #include "base/check.h"
 
 namespace loralei::sim {
@@ -67,6 +69,7 @@ void SimEtcd::resume_streams() {
 }
 
 void SimEtcd::changed() {
+  if (on_change_) on_change_();
   for (size_t i = 0; i < streams_.size(); ++i) {
     if (const auto stream = streams_[i].lock()) stream->tell();
   }
@@ -161,9 +164,13 @@ struct SimEtcdClient::Call {
   const bool safe;
   const Then<T> then;
   int64_t deadline_ns = 0, pause_ns = kPauseFirstNs;
+  bool again = false;  // it may have been done before
 
   bool reaches() const { return !line->cut && !etcd.is_away(); }
   void answer(T value) const {
+    if constexpr (std::is_same_v<T, Result<EtcdTxnAnswer>>) {
+      if (value.ok()) value->repeated = again;
+    }
     if (line->there) then(std::move(value));
   }
 };
@@ -185,6 +192,7 @@ void SimEtcdClient::attempt(const std::shared_ptr<Call<T>>& call) {
     const int64_t again_ns = etcd.now_ns() + call->pause_ns;
     call->pause_ns = std::min(2 * call->pause_ns, kPauseMostNs);
     if (!call->safe || again_ns >= call->deadline_ns) return call->answer(std::move(error));
+    call->again = true;
     etcd.kernel().at(again_ns, EventOrder::kEnded, [call] {
       if (call->line->there) attempt(call);
     });

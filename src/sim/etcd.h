@@ -60,6 +60,8 @@ class SimEtcd {
   // All that was before now is forgotten.
   void compact();
   uint64_t compactions() const { return compactions_; }
+  // Told behind every request that was done.
+  void on_change(std::function<void()> listener) { on_change_ = std::move(listener); }
 
   // For clients: what a request does, when it has arrived.
   template <class T>
@@ -83,6 +85,7 @@ class SimEtcd {
   int leaderless_ = 0;  // intervals that have not ended
   uint64_t leaders_ = 0, compactions_ = 0;
   std::vector<std::weak_ptr<Stream>> streams_;
+  std::function<void()> on_change_;
   int64_t expiry_ns_ = INT64_MAX;  // that is planned
 };
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/leader.h"
 #include "sim/members.h"
 
 namespace loralei::sim {
@@ -150,27 +151,26 @@ class MembersTest : public SimEtcdTest {
     keeper->start();
     return keeper;
   }
-  SimWatch::Listeners listeners() {
-    return {
-        .joined = [this](const SimMember& member) { told += "+" + std::to_string(member.place) + member.boot + " "; },
-        .left = [this](const SimMember& member) { told += "-" + std::to_string(member.place) + member.boot + " "; },
-        .up = [this](bool is) { up = is; }};
+  std::unique_ptr<SimMembers> watch() {
+    auto watching = std::make_unique<SimMembers>(
+        etcd, [this](const SimMember& member) { told += "+" + std::to_string(member.place) + member.boot + " "; },
+        [this](const SimMember& member) { told += "-" + std::to_string(member.place) + member.boot + " "; });
+    watching->watch().start();
+    return watching;
   }
   int64_t leases = 0;
   std::string told;
-  bool up = false;
 };
 
 TEST_F(MembersTest, WhoDiesLeavesWithItsLeaseAndComesBackAsAnother) {
   const auto first = keep(1, "a");
   auto second = keep(2, "a");
-  SimWatch watch(etcd, listeners());
-  watch.start();
+  const auto watching = watch();
   run_until(kS);
   EXPECT_EQ(told, "+1a +2a ");
   run_until(100 * kS);
   EXPECT_EQ(told, "+1a +2a ");
-  EXPECT_TRUE(up);
+  EXPECT_TRUE(watching->watch().is_up());
   second.reset();
   run_until(106 * kS);
   EXPECT_EQ(told, "+1a +2a ") << "a lease of ten seconds, kept alive a third of it ago at most";
@@ -182,31 +182,29 @@ TEST_F(MembersTest, WhoDiesLeavesWithItsLeaseAndComesBackAsAnother) {
   second = keep(2, "c");  // within its lease
   run_until(140 * kS);
   EXPECT_EQ(told, "+1a +2a -2a +2b -2b +2c ");
-  EXPECT_EQ(watch.lists(), 1u);
+  EXPECT_EQ(watching->watch().lists(), 1u);
 }
 
 TEST_F(MembersTest, WhileEtcdIsAwayNobodyLeavesAndWhoDiedDoesBehindIt) {
   auto first = keep(1, "a");
   auto second = keep(2, "a");
-  SimWatch watch(etcd, listeners());
-  watch.start();
+  const auto watching = watch();
   run_until(20 * kS);
   etcd.away(true);
   run_until(21 * kS);
   second.reset();
   run_until(80 * kS);
   EXPECT_EQ(told, "+1a +2a ");
-  EXPECT_FALSE(up);
+  EXPECT_FALSE(watching->watch().is_up());
   etcd.away(false);
   run_until(120 * kS);
   EXPECT_EQ(told, "+1a +2a -2a ");
-  EXPECT_TRUE(up);
+  EXPECT_TRUE(watching->watch().is_up());
 }
 
 TEST_F(MembersTest, AReplicaThatIsCutOffLeavesAndTakesAnotherLease) {
   const auto first = keep(1, "a");
-  SimWatch watch(etcd, listeners());
-  watch.start();
+  const auto watching = watch();
   run_until(20 * kS);
   first->cut(true);
   run_until(40 * kS);
@@ -219,19 +217,69 @@ TEST_F(MembersTest, AReplicaThatIsCutOffLeavesAndTakesAnotherLease) {
 TEST_F(MembersTest, ARouterThatIsCutOffListsAnewBehindACompaction) {
   const auto first = keep(1, "a");
   auto second = keep(2, "a");
-  SimWatch watch(etcd, listeners());
-  watch.start();
+  const auto watching = watch();
   run_until(20 * kS);
-  watch.cut(true);
+  watching->watch().cut(true);
   second.reset();
   const auto third = keep(3, "a");
   run_until(60 * kS);
   etcd.compact();
   EXPECT_EQ(told, "+1a +2a ");
-  watch.cut(false);
+  watching->watch().cut(false);
   run_until(70 * kS);
   EXPECT_EQ(told, "+1a +2a +3a -2a ");
-  EXPECT_EQ(watch.lists(), 2u);
+  EXPECT_EQ(watching->watch().lists(), 2u);
+}
+
+class LeadersTest : public MembersTest {
+ protected:
+  std::unique_ptr<SimLeader> stand(size_t router) {
+    auto leader = std::make_unique<SimLeader>(etcd, router, 10, [this] { return ++leases; });
+    leader->start();
+    return leader;
+  }
+};
+
+TEST_F(LeadersTest, OneLeadsAndTheNextGoesOnFromWhatItDecided) {
+  const auto first = stand(0);
+  run_until(kS);
+  const auto second = stand(1);
+  run_until(2 * kS);
+  EXPECT_TRUE(first->leads());
+  EXPECT_FALSE(second->leads());
+  second->decide("not its word");
+  first->decide("one");
+  run_until(3 * kS);
+  EXPECT_EQ(second->news(), "one");
+  EXPECT_EQ(second->news(), std::nullopt) << "told once";
+  first->cut(true);
+  first->decide("from where nobody hears");
+  int64_t until_ns = 3 * kS;
+  while (first->leads()) {
+    EXPECT_FALSE(second->leads()) << "one at a time";
+    run_until(until_ns += kS / 10);
+  }
+  EXPECT_LT(until_ns, 14 * kS);
+  run_until(20 * kS);
+  EXPECT_TRUE(second->leads());
+  second->decide("two");
+  run_until(21 * kS);
+  first->cut(false);
+  run_until(40 * kS);
+  EXPECT_FALSE(first->leads());
+  EXPECT_TRUE(second->leads());
+  EXPECT_EQ(first->news(), "two");
+  EXPECT_EQ(etcd.store().range({.key = kDecidedKey})->keys.at(0).value, "two");
+}
+
+TEST(DecidedHomes, AreReadAsTheyWereWritten) {
+  const DecidedHomes homes{7, {{AdapterSourceId{3}, {0, 2}}, {AdapterSourceId{4}, {}}, {AdapterSourceId{9}, {1}}}};
+  const auto read = parse_decided(decided_text(homes));
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->router, 7u);
+  EXPECT_EQ(read->given, homes.given);
+  for (const char* text : {"", "x", "1\n", "1\n2", "1\n2:x", "1\n2:3,4 ", "1 "})
+    EXPECT_FALSE(parse_decided(text).ok()) << text;
 }
 
 }  // namespace

@@ -22,9 +22,10 @@ constexpr int64_t kIdleTicksMost = 3600;
 }  // namespace
 
 Fleet::Fleet(Kernel& kernel, Faults& faults, const std::vector<std::unique_ptr<Router>>& routers, size_t places,
-             Hooks hooks)
+             std::optional<double> placement_s, Hooks hooks)
     : kernel_(kernel),
       faults_(faults),
+      placement_s_(placement_s),
       hooks_(std::move(hooks)),
       etcd_(kernel),
       places_(places),
@@ -39,11 +40,19 @@ Status Fleet::start() {
   etcd_.latency(0);
   for (size_t place = 0; place < places_.size(); ++place) keep(place);
   for (Side& side : sides_) watch(side);
-  const auto knows_all = [this](const Side& side) { return side.watch->members().size() == places_.size(); };
+  const auto knows_all = [this](const Side& side) { return side.members->all().size() == places_.size(); };
   while (!std::all_of(sides_.begin(), sides_.end(), knows_all)) {
     if (kernel_.now_ns() > 0 || !kernel_.step()) return internal_error("routers and replicas do not find each other");
   }
   etcd_.latency(kLatencyNs);
+  if (placement_s_) {
+    for (size_t i = 0; i < sides_.size(); ++i) {
+      sides_[i].leader = std::make_unique<SimLeader>(etcd_, i, kLeaseS, [this] { return ++last_lease_; });
+      sides_[i].leader->start();
+    }
+    etcd_.on_change([this] { check_decided(); });
+    plan_turn();
+  }
   if (faults_.fleet().replicas) plan_death();
   if (faults_.fleet().etcd) plan_etcd_trouble();
   if (faults_.fleet().cuts) plan_cut();
@@ -59,12 +68,10 @@ void Fleet::keep(size_t place) {
 }
 
 void Fleet::watch(Side& side) {
-  SimWatch::Listeners listeners;
-  listeners.joined = [this, &side](const SimMember& member) { joined(side, member); };
-  listeners.left = [this, &side](const SimMember& member) { left(side, member); };
-  listeners.up = [](bool) {};
-  side.watch = std::make_unique<SimWatch>(etcd_, std::move(listeners));
-  side.watch->start();
+  side.members = std::make_unique<SimMembers>(
+      etcd_, [this, &side](const SimMember& member) { joined(side, member); },
+      [this, &side](const SimMember& member) { left(side, member); });
+  side.members->watch().start();
 }
 
 void Fleet::joined(Side& side, const SimMember& member) {
@@ -101,9 +108,10 @@ void Fleet::look(Side& side, size_t place) {
 // Every second: looks at members, and whether all is as it must be.
 void Fleet::tick() {
   for (Side& side : sides_) {
-    for (const auto& [key, member] : side.watch->members()) look(side, member.place);
+    for (const auto& [key, member] : side.members->all()) look(side, member.place);
   }
   check_dead();
+  check_leaders();
   const bool quiet =
       !hooks_.more() && troubles_ == 0 && (trouble_end_ns_ == 0 || kernel_.now_ns() - trouble_end_ns_ > kMemberNs);
   // Who waits for nothing is found by whoever judges the run.
@@ -113,6 +121,49 @@ void Fleet::tick() {
     return;
   }
   kernel_.after(kLookNs, EventOrder::kEnded, [this] { tick(); });
+}
+
+// As long as requests come.
+void Fleet::plan_turn() {
+  kernel_.after(static_cast<int64_t>(*placement_s_ * 1e9), EventOrder::kArrival, [this] {
+    for (Side& side : sides_) turn(side);
+    if (hooks_.more()) plan_turn();
+  });
+}
+
+// Who leads has heard before what was decided, and goes on from there.
+void Fleet::turn(Side& side) {
+  const int64_t now_ns = kernel_.now_ns();
+  const bool leads = side.leader->leads(), led = std::exchange(side.led, leads);
+  if (const auto news = side.leader->news(); news && !news->empty()) {
+    auto decided = parse_decided(*news);
+    if (!decided.ok()) return be_wrong("what was decided of homes cannot be read");
+    side.decided = *std::move(decided);
+  }
+  if (!(led && leads)) side.router->take_given(side.decided.given, now_ns);
+  if (!leads) return;
+  if (!led) ++counts_.planners;
+  for (const PlacementMove& move : side.router->place(now_ns)) hooks_.ask(move);
+  side.decided = {static_cast<size_t>(&side - sides_.data()), side.router->given()};
+  side.leader->decide(decided_text(side.decided));
+}
+
+void Fleet::check_leaders() {
+  const auto leads = [](const Side& side) { return side.leader && side.leader->leads(); };
+  if (std::count_if(sides_.begin(), sides_.end(), leads) > 1) be_wrong("two routers lead at a time (S13)");
+}
+
+// Behind every change: what was decided at this revision, was by who led there.
+void Fleet::check_decided() {
+  check_leaders();
+  const auto found = etcd_.store().range({.key = kDecidedKey});
+  if (!found.ok() || found->keys.empty() || found->keys[0].mod_revision == decided_revision_) return;
+  decided_revision_ = found->keys[0].mod_revision;
+  const auto decided = parse_decided(found->keys[0].value);
+  const auto first = etcd_.store().range(etcd_leader(kLeadPrefix));
+  const bool led =
+      decided.ok() && first.ok() && !first->keys.empty() && first->keys[0].value == router_name(decided->router);
+  if (!led) be_wrong("one that does not lead decided (S13)");
 }
 
 void Fleet::plan_death() {
@@ -204,7 +255,8 @@ void Fleet::cut(size_t who, bool is) {
     places_[who].cut_end_ns = end_ns;
   } else {
     Side& side = sides_[who - places_.size()];
-    side.watch->cut(is);
+    side.members->watch().cut(is);
+    if (side.leader) side.leader->cut(is);
     side.cut_end_ns = end_ns;
   }
 }
@@ -212,7 +264,7 @@ void Fleet::cut(size_t who, bool is) {
 void Fleet::check_dead() {
   const int64_t now_ns = kernel_.now_ns();
   for (const Side& side : sides_) {
-    for (const auto& [key, member] : side.watch->members()) {
+    for (const auto& [key, member] : side.members->all()) {
       const auto& deaths = places_[member.place].deaths;
       const auto died = deaths.find(member.boot);
       if (died == deaths.end()) continue;
@@ -225,8 +277,8 @@ void Fleet::check_dead() {
 
 void Fleet::check_agreement() {
   for (const Side& side : sides_) {
-    bool all = side.watch->members().size() == places_.size();
-    for (const auto& [key, member] : side.watch->members()) all &= member.boot == boot_word(member.place);
+    bool all = side.members->all().size() == places_.size();
+    for (const auto& [key, member] : side.members->all()) all &= member.boot == boot_word(member.place);
     if (!all) be_wrong("the routers do not agree on who is there (S14)");
   }
 }
@@ -235,7 +287,7 @@ FleetCounts Fleet::counts() const {
   FleetCounts all = counts_;
   all.etcd_leaders = etcd_.leaders();
   all.compactions = etcd_.compactions();
-  for (const Side& side : sides_) all.lists += side.watch->lists();
+  for (const Side& side : sides_) all.lists += side.members->watch().lists();
   return all;
 }
 

@@ -15,9 +15,10 @@ constexpr WatchPatience kPatience;
 
 // What is no member is nobody's here.
 struct Ears {
-  const SimWatch::Listeners& listeners;
-  void joined(const SimMember& member) const { listeners.joined(member); }
-  void left(const SimMember& member) const { listeners.left(member); }
+  const SimMembers::Listener& on_joined;
+  const SimMembers::Listener& on_left;
+  void joined(const SimMember& member) const { on_joined(member); }
+  void left(const SimMember& member) const { on_left(member); }
   void stray(const std::string&, const Error&) const { CHECK(false); }
   Result<SimMember> read(const EtcdKeyValue& kv) const { return read_member(kv); }
 };
@@ -73,11 +74,10 @@ void SimWatch::act() {
   switch (state_.act()) {
     case WatchState::Act::kList:
       ++lists_;
-      return client_.range({.key = kMembersPrefix, .end = etcd_prefix_end(kMembersPrefix)},
-                           [this](Result<EtcdRange> found) {
-                             tell(state_.listed(std::move(found)));
-                             act();
-                           });
+      return client_.range({.key = prefix_, .end = etcd_prefix_end(prefix_)}, [this](Result<EtcdRange> found) {
+        tell(state_.listed(std::move(found)));
+        act();
+      });
     case WatchState::Act::kOpen:
       return open();
     case WatchState::Act::kRead:
@@ -95,7 +95,7 @@ void SimWatch::act() {
 void SimWatch::open() {
   inbox_.clear();
   stream_ = client_.watch(
-      kMembersPrefix, state_.from_revision(), [this](EtcdWatchMessage message) { take(std::move(message)); },
+      prefix_, state_.from_revision(), [this](EtcdWatchMessage message) { take(std::move(message)); },
       [this](Error why) { take(std::move(why)); });
   state_.opened();
   act();
@@ -135,8 +135,14 @@ void SimWatch::rest() {
 }
 
 void SimWatch::tell(const WatchOutcome& outcome) {
-  if (outcome.status && outcome.turned) listeners_.up(outcome.status->ok());
-  if (outcome.news) members_.take(*outcome.news, Ears{listeners_});
+  if (outcome.status) up_ = outcome.status->ok();
+  was_up_ |= up_;
+  if (outcome.news) on_news_(*outcome.news);
 }
+
+SimMembers::SimMembers(SimEtcd& etcd, Listener joined, Listener left)
+    : joined_(std::move(joined)), left_(std::move(left)), watch_(etcd, kMembersPrefix, [this](const EtcdNews& news) {
+        table_.take(news, Ears{joined_, left_});
+      }) {}
 
 }  // namespace loralei::sim

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// SimKeeper: a replica that keeps its key in etcd; SimWatch: a router that watches who is
-// there. What they do and when, KeeperState, WatchState and MemberTable decide, as those
-// of live servers; here their acts are calls to SimEtcd.
+// SimKeeper: a replica that keeps its key in etcd; SimWatch: who watches keys there;
+// SimMembers: a router that watches who is of the fleet. What they do and when,
+// KeeperState, WatchState and MemberTable decide, as those of live servers; here their
+// acts are calls to SimEtcd.
 //
 // Thread: one. Ownership: each owns its client; both borrow SimEtcd. One that is gone
 // does nothing more: its lease ends by itself.
@@ -55,19 +56,18 @@ class SimKeeper {
   const std::shared_ptr<bool> there_ = std::make_shared<bool>(true);  // rests look whether it is
 };
 
+// Of all keys that begin alike.
 class SimWatch {
  public:
-  struct Listeners {
-    std::function<void(const SimMember&)> joined, left;
-    std::function<void(bool)> up;  // whether all is told
-  };
-  SimWatch(SimEtcd& etcd, Listeners listeners)
-      : etcd_(etcd), client_(etcd, {}), state_(kMembersPrefix, {}, 0, 1), listeners_(std::move(listeners)) {}
+  using OnNews = std::function<void(const EtcdNews&)>;
+  SimWatch(SimEtcd& etcd, const std::string& prefix, OnNews on_news)
+      : etcd_(etcd), client_(etcd, {}), prefix_(prefix), state_(prefix, {}, 0, 1), on_news_(std::move(on_news)) {}
 
   void start() { act(); }
   void cut(bool is) { client_.cut(is); }
   bool is_cut() const { return client_.is_cut(); }
-  const std::map<std::string, SimMember>& members() const { return members_.members(); }
+  bool is_up() const { return up_; }  // all is told
+  bool was_up() const { return was_up_; }
   uint64_t lists() const { return lists_; }
 
  private:
@@ -80,14 +80,30 @@ class SimWatch {
 
   SimEtcd& etcd_;
   SimEtcdClient client_;
+  const std::string prefix_;
   WatchState state_;
-  const Listeners listeners_;
-  MemberTable<SimMember> members_;
+  const OnNews on_news_;
   std::shared_ptr<SimEtcd::Stream> stream_;
   std::deque<std::variant<EtcdWatchMessage, Error>> inbox_;
   uint64_t reads_ = 0;  // a silence is behind one of them
   uint64_t lists_ = 0;
+  bool up_ = false, was_up_ = false;
   const std::shared_ptr<bool> there_ = std::make_shared<bool>(true);
+};
+
+class SimMembers {
+ public:
+  using Listener = std::function<void(const SimMember&)>;
+  SimMembers(SimEtcd& etcd, Listener joined, Listener left);
+
+  SimWatch& watch() { return watch_; }
+  const SimWatch& watch() const { return watch_; }
+  const std::map<std::string, SimMember>& all() const { return table_.members(); }  // by key
+
+ private:
+  const Listener joined_, left_;
+  MemberTable<SimMember> table_;
+  SimWatch watch_;
 };
 
 }  // namespace loralei::sim

@@ -9,6 +9,7 @@ namespace loralei::sim {
 namespace {
 
 constexpr int32_t kAnswerTokens = 128;  // expected of the first answers, as of one answer that has ended
+constexpr int64_t kMissedNs = 30'000'000'000;
 
 }  // namespace
 
@@ -30,11 +31,8 @@ double Router::bringing_s(int32_t rank) const {
 
 std::optional<size_t> Router::route(RequestId id, RoutedRequest request, int64_t now_ns,
                                     std::span<const size_t> tried) {
-  request.answer_tokens = static_cast<int32_t>((answer_tokens_ + kAnswerTokens) / (answers_ + 1));
-  if (placement_ && request.adapter != AdapterSourceId() && tried.empty()) {
-    placement_->asked(request.adapter, request.rank, request.rank * profile_.model.adapter_bytes_per_rank,
-                      request.prompt_tokens + request.answer_tokens, static_cast<double>(now_ns) * 1e-9);
-  }
+  request.answer_tokens = expected_tokens();
+  if (tried.empty()) asked(request, now_ns);
   candidates_.clear();
   candidate_replicas_.clear();
   const bool has_homes = placement_ && request.adapter != AdapterSourceId();
@@ -80,15 +78,29 @@ const std::vector<PlacedReplica>& Router::rooms(int64_t now_ns) {
   return rooms_;
 }
 
+int32_t Router::expected_tokens() const {
+  return static_cast<int32_t>((answer_tokens_ + kAnswerTokens) / (answers_ + 1));
+}
+
+void Router::asked(RoutedRequest request, int64_t now_ns) {
+  if (!placement_ || request.adapter == AdapterSourceId()) return;
+  placement_->asked(request.adapter, request.rank, request.rank * profile_.model.adapter_bytes_per_rank,
+                    request.prompt_tokens + expected_tokens(), static_cast<double>(now_ns) * 1e-9);
+}
+
+// One that fails for a moment keeps its homes.
 std::vector<PlacementMove> Router::place(int64_t now_ns) {
   if (!placement_) return {};
-  return placement_->plan(
-      static_cast<double>(now_ns) * 1e-9, rooms(now_ns), [this](size_t index, AdapterSourceId adapter) {
-        const auto found = replicas_[index].adapters.find(adapter);
-        const bool there =
-            found != replicas_[index].adapters.end() && (found->second.in_memory || found->second.on_device);
-        return there ? AdapterPlace::kInMemory : AdapterPlace::kToBring;
-      });
+  std::vector<PlacedReplica> there = rooms(now_ns);
+  for (size_t i = 0; i < there.size(); ++i) {
+    if (there[i].up) replicas_[i].usable_ns = now_ns;
+    there[i].up = now_ns - replicas_[i].usable_ns < kMissedNs;
+  }
+  return placement_->plan(static_cast<double>(now_ns) * 1e-9, there, [this](size_t index, AdapterSourceId adapter) {
+    const auto found = replicas_[index].adapters.find(adapter);
+    const bool there = found != replicas_[index].adapters.end() && (found->second.in_memory || found->second.on_device);
+    return there ? AdapterPlace::kInMemory : AdapterPlace::kToBring;
+  });
 }
 
 void Router::take(size_t index, const EngineOutput& output) {

@@ -60,6 +60,12 @@ class Router {
   void broke_off(size_t replica, RequestId id);
   void forget_adapters(size_t replica) { replicas_.at(replica).adapters.clear(); }  // its process has ended
   bool usable(size_t replica, int64_t now_ns) const;
+  // With placement: a request that another router sends, as replicas report it.
+  void asked(RoutedRequest request, int64_t now_ns);
+  std::vector<GivenHomes> given() const { return placement_->given(); }
+  void take_given(std::span<const GivenHomes> given, int64_t now_ns) {
+    placement_->take_given(given, static_cast<double>(now_ns) * 1e-9);
+  }
   // What replicas are to be asked to have in memory; with placement.
   std::vector<PlacementMove> place(int64_t now_ns);
 
@@ -75,9 +81,11 @@ class Router {
     ReplicaLoad load;
     std::unordered_map<AdapterSourceId, Places> adapters;
     bool watched = false, member = true;
-    ReplicaHealth health;  // while it is watched
+    ReplicaHealth health = ReplicaHealth();  // while it is watched
+    int64_t usable_ns = 0;                   // when it was, as of the last plan
   };
   double adapter_s(const Known& replica, const RoutedRequest& request) const;
+  int32_t expected_tokens() const;        // of an answer
   double bringing_s(int32_t rank) const;  // an adapter from disk to where it computes
   const std::vector<PlacedReplica>& rooms(int64_t now_ns);
 

@@ -51,7 +51,7 @@ class Simulation {
     for (const Place& place : places_) register_adapters(*place.replica);
     if (options_.etcd) TRY(start_fleet());
     plan_arrival();
-    if (options_.router.placement) plan_placement();
+    if (options_.router.placement && fleet_ == nullptr) plan_placement();
     if (faults_.any()) {
       plan_budget_change();
       plan_churn();
@@ -114,11 +114,14 @@ class Simulation {
 
   Status start_fleet() {
     run_.fleet.emplace();
-    fleet_ = std::make_unique<Fleet>(kernel_, faults_, routers_, places_.size(),
+    std::optional<double> placement_s;
+    if (options_.router.placement) placement_s = options_.router.placement->interval_s;
+    fleet_ = std::make_unique<Fleet>(kernel_, faults_, routers_, places_.size(), placement_s,
                                      Fleet::Hooks{.died = [this](size_t place) { died(place); },
                                                   .started = [this](size_t place) { started(place); },
                                                   .more = [this] { return next_ < workload_.size(); },
-                                                  .busy = [this] { return busy(); }});
+                                                  .busy = [this] { return busy(); },
+                                                  .ask = [this](const PlacementMove& move) { ask(move); }});
     return fleet_->start();
   }
 
@@ -212,9 +215,14 @@ class Simulation {
   }
 
   void arrive(size_t index) {
+    const WorkloadRequest& request = workload_[index];
     Submit submit = submit_of(index);
     ++outstanding_;
     if (!validate_submit(submit, {.max_model_len = max_model_len_}).ok()) return end(index, true);
+    // Replicas report what they were asked for to all.
+    for (const auto& router : routers_) {
+      if (router.get() != &router_of(index)) router->asked(routed(request), kernel_.now_ns());
+    }
     if (!find_place(index)) return;
     if (const auto after_ns = faults_.cancel_after_ns())
       kernel_.after(*after_ns, EventOrder::kArrival, [this, index] {
@@ -259,16 +267,19 @@ class Simulation {
     --outstanding_;
   }
 
+  // A replica is to have an adapter in memory.
+  void ask(const PlacementMove& move) {
+    if (!alive(move.replica)) return;
+    ++run_.placed;
+    run_.placed_bytes += move.bytes;
+    places_[move.replica].replica->deliver(AdapterCommand{++tickets_, AdapterAction::kLoad, {move.adapter, "", ""}});
+  }
+
   // As long as requests come.
   void plan_placement() {
     const auto interval_ns = static_cast<int64_t>(options_.router.placement->interval_s * 1e9);
     kernel_.after(interval_ns, EventOrder::kArrival, [this] {
-      for (const PlacementMove& move : routers_[0]->place(kernel_.now_ns())) {
-        ++run_.placed;
-        run_.placed_bytes += move.bytes;
-        places_[move.replica].replica->deliver(
-            AdapterCommand{++tickets_, AdapterAction::kLoad, {move.adapter, "", ""}});
-      }
+      for (const PlacementMove& move : routers_[0]->place(kernel_.now_ns())) ask(move);
       if (next_ < workload_.size()) plan_placement();
     });
   }
