@@ -16,7 +16,7 @@ namespace {
 
 struct SimulateFlags {
   std::string profile, workload, memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, json,
-      html, predict_length = "history";
+      html, faults, predict_length = "history";
   double step_time_ms = 0, slo_first_ms = 0, slo_token_ms = 0;
   std::optional<MemorySharing> memory_sharing;
   bool no_prefix_cache = false;
@@ -43,6 +43,32 @@ Status parse_prediction(const std::string& text, sim::SimulationOptions& options
       "--predict-length is history, learned, max-tokens, oracle or noisy:P with P from 0 to 1, not \"" + text + "\"");
 }
 
+// SEED or SEED:KIND,...
+Status parse_faults(const std::string& text, sim::SimulationOptions& options) {
+  if (text.empty()) return {};
+  const size_t colon = text.find(':');
+  uint64_t seed = 0;
+  if (!CLI::detail::lexical_cast(text.substr(0, colon), seed))
+    return invalid_argument("--faults is a seed, or a seed and what goes wrong (7:replicas,etcd), not \"" + text +
+                            "\"");
+  options.faults = seed;
+  if (colon == std::string::npos) return {};
+  sim::FaultKinds& kinds = options.fault_kinds = {false, false, false, false};
+  for (const std::string& kind : CLI::detail::split(text.substr(colon + 1), ',')) {
+    bool* const known = kind == "engine"     ? &kinds.engine
+                        : kind == "replicas" ? &kinds.replicas
+                        : kind == "etcd"     ? &kinds.etcd
+                        : kind == "cuts"     ? &kinds.cuts
+                                             : nullptr;
+    if (known == nullptr)
+      return invalid_argument("--faults knows engine, replicas, etcd and cuts, not \"" + kind + "\"");
+    *known = true;
+  }
+  const bool of_fleet = kinds.replicas || kinds.etcd || kinds.cuts;
+  if (of_fleet && !options.etcd) return invalid_argument("--faults SEED:replicas, etcd and cuts need --etcd");
+  return {};
+}
+
 Status finish_options(SimulateFlags& flags) {
   EngineOptions& engine = flags.options.replica.engine;
   engine.prefix_cache = !flags.no_prefix_cache;
@@ -52,6 +78,7 @@ Status finish_options(SimulateFlags& flags) {
   TRY(parse_size("--kv-cache-memory", flags.kv_cache_memory, engine.kv_cache_bytes));
   TRY(parse_size("--adapter-memory", flags.adapter_memory, engine.adapter_bytes));
   TRY(parse_size("--host-adapter-memory", flags.host_adapter_memory, engine.host_adapter_bytes));
+  TRY(parse_faults(flags.faults, flags.options));
   return parse_prediction(flags.predict_length, flags.options);
 }
 
@@ -172,8 +199,15 @@ void add_simulate_command(CLI::App& app, int& exit_code) {
   command->add_option("--rank", flags->options.rank, "of adapters whose rank the workload does not say")
       ->check(CLI::Range(1, kMaxLoraRank))
       ->capture_default_str();
-  command->add_option("--faults", flags->options.faults,
-                      "a seed: loads fail or take long, clients leave, memory changes, adapters come and go");
+  command
+      ->add_option("--routers", flags->options.routers, "so many in front of them; each gets every so-many-th request")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command->add_flag("--etcd", flags->options.etcd, "servers and routers find each other through a simulated etcd");
+  command->add_option("--faults", flags->faults,
+                      "SEED: loads fail or take long, clients leave, memory changes, adapters come and go; with --etcd "
+                      "servers die and come back, etcd is away, and some are cut off from it. SEED:KIND,...: only "
+                      "engine, replicas, etcd, cuts");
   command->add_option("--slo-ttft", flags->slo_first_ms, "milliseconds to the first token: how many meet it")
       ->check(CLI::Range(0.0, 1e9));
   command

@@ -44,6 +44,25 @@ static void add_cold_start_rows(const std::string& prefix, const sim::SimulatedR
   row("cold.assisted_layers", "layers", static_cast<double>(all.assisted_layers));
 }
 
+// Of a fleet that finds itself through etcd.
+static void add_fleet_rows(const std::string& prefix, const sim::FleetRun& fleet, BenchReport& report) {
+  const auto row = [&](const char* name, const char* unit, double value) {
+    report.rows.push_back({.name = prefix + name, .unit = unit, .value = value, .min = value, .max = value});
+  };
+  const sim::FleetCounts& counts = fleet.counts;
+  row("fleet.joined", "members", static_cast<double>(counts.joined));
+  row("fleet.left", "members", static_cast<double>(counts.left));
+  row("fleet.deaths", "servers", static_cast<double>(counts.deaths));
+  row("fleet.retries", "requests", static_cast<double>(fleet.retries));
+  row("fleet.errors", "requests", static_cast<double>(fleet.errors));
+  row("fleet.planners", "routers", static_cast<double>(counts.planners));
+  row("fleet.cut_off", "times", static_cast<double>(counts.cuts));
+  row("fleet.lists", "lists", static_cast<double>(counts.lists));
+  row("fleet.etcd_leaders", "leaders", static_cast<double>(counts.etcd_leaders));
+  row("fleet.etcd_compactions", "compactions", static_cast<double>(counts.compactions));
+  row("fleet.etcd_away_s", "s", counts.away_s);
+}
+
 void add_simulation(const std::string& prefix, const Workload& workload, const sim::SimulatedRun& run,
                     const ServedObjectives& objectives, BenchReport& report) {
   add_load_rows(prefix, summarise(workload, run.requests, run.gaps, objectives), objectives, report);
@@ -53,6 +72,7 @@ void add_simulation(const std::string& prefix, const Workload& workload, const s
   report.rows.push_back({.name = prefix + "busy", .unit = "ratio", .value = busy, .min = busy, .max = busy});
   EngineStats counted;
   for (const EngineStats& replica : run.replicas) add_counts(replica, counted);
+  for (const EngineStats& replica : run.ended) add_counts(replica, counted);
   add_count_rows(prefix, counted, static_cast<int64_t>(workload.size()), report);
   add_cold_start_rows(prefix, run, report);
   const auto row = [&](const char* name, const char* unit, double value) {
@@ -64,6 +84,7 @@ void add_simulation(const std::string& prefix, const Workload& workload, const s
     row("adapters.placed", "loads", static_cast<double>(run.placed));
     row("adapters.placed_bytes", "bytes", static_cast<double>(run.placed_bytes));
   }
+  if (run.fleet) add_fleet_rows(prefix, *run.fleet, report);
   add_load_plots("simulated", {workload, run.requests, &run.gaps, run.samples}, report.plots);
 }
 

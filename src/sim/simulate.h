@@ -19,6 +19,14 @@
 //       (simulate_test: Simulate.NobodyReadsTheFuture)
 //   S9  given the times of a live server's steps, the same are admitted in the same steps
 //       (simulated_order_test: SimulatedOrder.IsThatOfTheLiveServerGivenItsStepTimes)
+// and of a fleet that finds itself through etcd (sim/fleet.h), in every run:
+//   S10 every request gets an answer or one error, whoever dies; no token comes twice,
+//       and none of a replica where the request is not
+//   S11 no router has a member for longer than a lease and its news take behind its
+//       death, and behind what kept the router from etcd or etcd from its leader
+//   S12 while etcd is away nobody leaves, and never does who lives and can reach etcd
+//   S13 whoever writes for all leads at the revision of what is written
+//   S14 behind all that went wrong all routers agree on who is there
 //
 // Thread: one; a pure function of its arguments. Failure: a sentence where the options
 // cannot be served, or where something of the above does not hold (a defect).
@@ -30,6 +38,7 @@
 #include <vector>
 
 #include "cost/profile.h"
+#include "sim/fleet.h"
 #include "sim/replica.h"
 #include "sim/router.h"
 #include "workload/served.h"
@@ -41,8 +50,11 @@ struct SimulationOptions {
   ReplicaOptions replica;
   int32_t replicas = 1;
   RouterOptions router;
+  int32_t routers = 1;             // of R each gets every R-th request
+  bool etcd = false;               // they find each other there; else nobody comes or goes
   int32_t rank = 16;               // of adapters whose rank the workload does not say
   std::optional<uint64_t> faults;  // a seed (sim/faults.h)
+  FaultKinds fault_kinds;
   // The lengths of this part of the answers are known beforehand, and for each of the
   // others that of some other request is taken: for comparison with what predicts.
   std::optional<double> lengths_known;
@@ -50,16 +62,23 @@ struct SimulationOptions {
   bool check = false;   // every invariant of every loop after every event, for tests
 };
 
+struct FleetRun {
+  FleetCounts counts;
+  uint64_t retries = 0, errors = 0;  // requests that were sent elsewhere; that ended with an error of their router
+};
+
 struct SimulatedRun {
   std::vector<ServedRequest> requests;  // beside the workload's
   GapCounts gaps;
   std::vector<LoadSample> samples;    // of all replicas together
   std::vector<EngineStats> replicas;  // at the end
+  std::vector<EngineStats> ended;     // of processes that died
   uint64_t placed = 0;                // times that a replica was asked to have an adapter in memory
   int64_t placed_bytes = 0;
   uint64_t routed_beyond = 0;       // requests that no replica could serve within the objectives, as predicted
   int64_t end_ns = 0, busy_ns = 0;  // end: of the last request; busy: of all replicas together
   uint64_t events = 0;
+  std::optional<FleetRun> fleet;  // with etcd
 };
 
 Result<SimulatedRun> simulate(const Workload& workload, const Profile& profile, const SimulationOptions& options);

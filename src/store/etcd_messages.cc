@@ -154,18 +154,6 @@ Json compare_json(const EtcdCompare& compare) {
 
 }  // namespace
 
-std::string etcd_prefix_end(std::string_view prefix) {
-  std::string end(prefix);
-  while (!end.empty()) {
-    if (static_cast<unsigned char>(end.back()) < 0xff) {
-      end.back() = static_cast<char>(static_cast<unsigned char>(end.back()) + 1);
-      return end;
-    }
-    end.pop_back();
-  }
-  return std::string(1, '\0');
-}
-
 std::string etcd_range_body(const EtcdRangeRequest& request) {
   Json json = {{"key", base64_encode(request.key)}};
   if (!request.end.empty()) json["range_end"] = base64_encode(request.end);

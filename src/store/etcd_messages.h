@@ -101,7 +101,19 @@ struct EtcdRefusal {
   std::string message;
 };
 
-std::string etcd_prefix_end(std::string_view prefix);  // the first key behind all that begin so; "\0": none is
+// The first key behind all that begin so; "\0": none is.
+inline std::string etcd_prefix_end(std::string_view prefix) {
+  std::string end(prefix);
+  while (!end.empty()) {
+    if (static_cast<unsigned char>(end.back()) < 0xff) {
+      end.back() = static_cast<char>(static_cast<unsigned char>(end.back()) + 1);
+      return end;
+    }
+    end.pop_back();
+  }
+  return std::string(1, '\0');
+}
+
 std::string etcd_range_body(const EtcdRangeRequest& request);
 std::string etcd_put_body(const EtcdPut& put);
 std::string etcd_delete_body(std::string_view key);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/etcd_watch.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -11,8 +10,7 @@
 namespace loralei {
 namespace {
 
-constexpr size_t kWaitingBytesMost = 1 << 20;             // of a stream, before it rests
-constexpr size_t kFragmentBytesMost = size_t{256} << 20;  // of one revision
+constexpr size_t kWaitingBytesMost = 1 << 20;  // of a stream, before it rests
 
 }  // namespace
 
@@ -63,6 +61,11 @@ class EtcdWatch::Stream final : public UpstreamListener {
   std::optional<Error> error_;
 };
 
+EtcdWatch::EtcdWatch(const EtcdWatchOptions& options, EtcdClient& client)
+    : options_(options),
+      client_(client),
+      state_(options.prefix, options.patience, client.preferred(), client.endpoints()) {}
+
 Result<std::unique_ptr<EtcdWatch>> EtcdWatch::start(const EtcdWatchOptions& options, EtcdClient& client) {
   CHECK(!options.prefix.empty() && options.on_news);
   std::unique_ptr<EtcdWatch> watch(new EtcdWatch(options, client));
@@ -94,189 +97,95 @@ Status EtcdWatch::wait_for_first(int64_t timeout_ms) {
   return last_error_;
 }
 
-void EtcdWatch::state(const Status& status) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!status.ok()) last_error_ = status.error();
-    if (stopping_ || std::exchange(up_, status.ok()) == status.ok()) return;
+void EtcdWatch::tell(const WatchOutcome& outcome) {
+  if (outcome.status) {
+    bool turned = outcome.turned;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!outcome.status->ok()) last_error_ = outcome.status->error();
+      turned &= !stopping_;
+    }
+    if (turned && options_.on_state) options_.on_state(*outcome.status);
   }
-  if (options_.on_state) options_.on_state(status);
-}
-
-void EtcdWatch::tell(EtcdNews news) {
-  news.revision = next_ - 1;
-  if (!news.events.empty() || news.listed) options_.on_news(news);
+  if (outcome.news) options_.on_news(*outcome.news);
 }
 
 void EtcdWatch::run() {
   name_this_thread("etcd watch");
-  endpoint_ = client_.preferred();
-  int64_t pause_ms = options_.back_first_ms;
-  bool listed = false;
-  while (!stopping()) {
-    Next next = Next::kElsewhere;
-    heard_ = false;
-    if (!listed) {
-      const Status status = list();
-      listed = status.ok();
-      if (!listed) why_ = status.error();
-    }
-    if (listed) next = follow();
-    if (next == Next::kStopped || stopping()) return;
-    if (next == Next::kList) listed = false;
-    if (heard_) pause_ms = options_.back_first_ms;
-    if (next == Next::kRenew) continue;
-    if (next == Next::kElsewhere) {
-      state(why_);
-      endpoint_ = (endpoint_ + 1) % client_.endpoints();
-    }
-    if (!client_.pause(pause_ms)) return;
-    pause_ms = std::min(2 * pause_ms, options_.back_most_ms);
+  while (!stopping()) act();
+  if (call_) call_->cancel();
+}
+
+void EtcdWatch::act() {
+  switch (state_.act()) {
+    case WatchState::Act::kList:
+      return list();
+    case WatchState::Act::kOpen:
+      return open();
+    case WatchState::Act::kRead:
+      return read_some();
+    case WatchState::Act::kProbe:
+      return tell(state_.probed(client_.probe(state_.endpoint(), options_.prefix)));
+    case WatchState::Act::kRest:
+      if (call_) std::exchange(call_, nullptr)->cancel();
+      if (state_.rest_ms() > 0 && !client_.pause(state_.rest_ms())) return;  // stopping
+      return state_.rested();
   }
 }
 
-// What of the list is news.
-EtcdNews EtcdWatch::difference(EtcdRange found) {
-  EtcdNews news;
-  news.listed = true;
-  news.anew = next_ > 0 && (found.header.revision + 1 < next_ || found.header.cluster != cluster_);
-  std::map<std::string, int64_t> before = std::exchange(known_, {});
-  if (news.anew) before.clear();
-  for (EtcdKeyValue& kv : found.keys) {
-    known_[kv.key] = kv.mod_revision;
-    const auto known = before.find(kv.key);
-    const bool same = known != before.end() && known->second == kv.mod_revision;
-    if (known != before.end()) before.erase(known);
-    if (!same) news.events.push_back({false, std::move(kv)});
-  }
-  for (const auto& [key, revision] : before) {
-    EtcdEvent gone{true, {}};
-    gone.kv.key = key;
-    gone.kv.mod_revision = found.header.revision;
-    news.events.push_back(std::move(gone));
-  }
-  const auto earlier = [](const EtcdEvent& a, const EtcdEvent& b) { return a.kv.mod_revision < b.kv.mod_revision; };
-  std::stable_sort(news.events.begin(), news.events.end(), earlier);
-  cluster_ = found.header.cluster;
-  next_ = found.header.revision + 1;
-  return news;
-}
-
-Status EtcdWatch::list() {
-  TRY_ASSIGN(EtcdRange found, client_.list(options_.prefix));
-  tell(difference(std::move(found)));
+void EtcdWatch::list() {
+  auto found = client_.list(options_.prefix);
+  const bool well = found.ok();
+  tell(state_.listed(std::move(found)));
+  if (!well) return;
   {
     const std::lock_guard lock(mutex_);
     listed_ = true;
   }
   changed_.notify_all();
-  return {};
 }
 
-EtcdWatch::Next EtcdWatch::follow() {
+void EtcdWatch::open() {
   waiting_.clear();
-  fragments_.clear();
-  fragment_bytes_ = 0;
-  silent_ms_ = 0;
-  const auto stream = std::make_shared<Stream>();
-  const std::string body = etcd_watch_body(options_.prefix, etcd_prefix_end(options_.prefix), next_);
-  const auto call = client_.stream(endpoint_, "/v3/watch", body, stream);
-  Next next = Next::kGoesOn;
-  while (next == Next::kGoesOn) next = read_some(*stream, *call);
-  call->cancel();
-  return next;
+  stream_ = std::make_shared<Stream>();
+  const std::string body = etcd_watch_body(options_.prefix, etcd_prefix_end(options_.prefix), state_.from_revision());
+  call_ = client_.stream(state_.endpoint(), "/v3/watch", body, stream_);
+  state_.opened();
 }
 
-EtcdWatch::Next EtcdWatch::read_some(Stream& stream, UpstreamCall& call) {
-  bool rests = false;
-  const std::string bytes = stream.take(options_.silence_ms, rests);
-  if (rests) call.resume();
-  if (stopping()) return Next::kStopped;
-  if (bytes.empty()) return on_silence(stream);
-  silent_ms_ = 0;
-  waiting_ += bytes;
-  const Next next = take_lines(stream.status());
-  if (next != Next::kGoesOn || waiting_.size() <= static_cast<size_t>(kEtcdAnswerBytes)) return next;
-  return Next::kList;  // a message that is longer than is read: what it is about is read in pages
-}
-
-EtcdWatch::Next EtcdWatch::on_silence(Stream& stream) {
-  if (const auto error = stream.error()) {
-    const bool refused = stream.status() != 0 && stream.status() != 200;
-    why_ = refused ? etcd_error(parse_etcd_refusal(waiting_)) : *error;
-    return Next::kElsewhere;
+void EtcdWatch::read_some() {
+  // Behind a probe, the rest of what came before it.
+  if (stream_->status() != 200 || waiting_.find('\n') == std::string::npos) {
+    bool rests = false;
+    const std::string bytes = stream_->take(options_.patience.silence_ms, rests);
+    if (rests) call_->resume();
+    if (stopping()) return;
+    if (bytes.empty()) return on_silence();
+    state_.heard();
+    waiting_ += bytes;
   }
-  silent_ms_ += options_.silence_ms;
-  if (const auto header = client_.probe(endpoint_, options_.prefix); !header.ok()) {
-    why_ = header.error();
-    return Next::kElsewhere;
-  }
-  return silent_ms_ < options_.renew_ms ? Next::kGoesOn : Next::kRenew;
+  if (stream_->status() == 200) take_lines();  // else read when it has ended
+  const bool reads = state_.act() == WatchState::Act::kRead;
+  if (reads && waiting_.size() > static_cast<size_t>(kEtcdAnswerBytes)) state_.too_long();
 }
 
-EtcdWatch::Next EtcdWatch::take_lines(int status) {
-  if (status != 200) return Next::kGoesOn;  // read when it has ended
+void EtcdWatch::on_silence() {
+  const auto error = stream_->error();
+  if (!error) return state_.silent();
+  const bool refused = stream_->status() != 0 && stream_->status() != 200;
+  tell(state_.ended(refused ? etcd_error(parse_etcd_refusal(waiting_)) : *error));
+}
+
+void EtcdWatch::take_lines() {
   size_t begin = 0;
-  Next next = Next::kGoesOn;
-  for (size_t end; next == Next::kGoesOn && (end = waiting_.find('\n', begin)) != std::string::npos; begin = end + 1) {
+  for (size_t end; state_.act() == WatchState::Act::kRead && (end = waiting_.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
     const std::string_view line = std::string_view(waiting_).substr(begin, end - begin);
     if (line.empty()) continue;
     auto message = parse_etcd_watch(line);
-    if (message.ok()) {
-      next = take(*std::move(message));
-    } else {
-      why_ = message.error();
-      next = Next::kElsewhere;
-    }
+    tell(message.ok() ? state_.read(*std::move(message)) : state_.ended(message.error()));
   }
   waiting_.erase(0, begin);
-  return next;
-}
-
-// Revisions that went back are those of a store that began anew; or of a member that
-// lags, which is asked again in a way that it must catch up for.
-EtcdWatch::Next EtcdWatch::check_begin(const EtcdWatchMessage& message) {
-  if (message.header.cluster != cluster_) return Next::kList;
-  if (message.header.revision + 1 >= next_) return Next::kGoesOn;
-  const auto now = client_.probe(endpoint_, options_.prefix);
-  if (now.ok()) return now->revision + 1 >= next_ ? Next::kGoesOn : Next::kList;
-  why_ = now.error();
-  return Next::kElsewhere;
-}
-
-EtcdWatch::Next EtcdWatch::take(EtcdWatchMessage message) {
-  if (message.canceled) {
-    why_ = {ErrorCode::kUnavailable, "etcd ended the watch" + (message.why.empty() ? "" : ": " + message.why)};
-    return message.compact_revision > 0 ? Next::kList : Next::kElsewhere;
-  }
-  if (message.created) {
-    const Next next = check_begin(message);
-    if (next != Next::kGoesOn) return next;
-    heard_ = true;
-    state({});
-  }
-  for (EtcdEvent& event : message.events) {
-    if (event.kv.mod_revision < next_ || !event.kv.key.starts_with(options_.prefix)) continue;
-    fragment_bytes_ += sizeof(EtcdEvent) + event.kv.key.size() + event.kv.value.size();
-    fragments_.push_back(std::move(event));
-  }
-  if (fragment_bytes_ > kFragmentBytesMost) return Next::kList;
-  if (message.fragment) return Next::kGoesOn;
-  EtcdNews news;
-  news.events = std::exchange(fragments_, {});
-  fragment_bytes_ = 0;
-  for (const EtcdEvent& event : news.events) {
-    next_ = std::max(next_, event.kv.mod_revision + 1);
-    if (event.removed) {
-      known_.erase(event.kv.key);
-    } else {
-      known_[event.kv.key] = event.kv.mod_revision;
-    }
-  }
-  // One that says nothing tells how far it is.
-  if (news.events.empty() && !message.created) next_ = std::max(next_, message.header.revision + 1);
-  tell(std::move(news));
-  return Next::kGoesOn;
 }
 
 }  // namespace loralei

@@ -22,8 +22,8 @@ class Kept {
   explicit Kept(EtcdOptions etcd) {
     client = EtcdClient::start(etcd, log).value();
     options.prefix = "k/";
-    options.silence_ms = 100;
-    options.back_first_ms = options.back_most_ms = 5;
+    options.patience.silence_ms = 100;
+    options.patience.back_first_ms = options.patience.back_most_ms = 5;
     options.on_news = [this](const EtcdNews& news) { take(news); };
     options.on_state = [this](const Status& status) {
       const std::lock_guard lock(mutex);

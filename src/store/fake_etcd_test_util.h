@@ -14,6 +14,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -292,6 +293,7 @@ class FakeEtcd {
     if (path == "/v3/kv/range") {
       const int64_t at = number(body, "revision");
       if (at > 0 && at < compacted_) return no(11, "etcdserver: mvcc: required revision has been compacted");
+      if (at > revision_) return no(11, "etcdserver: mvcc: required revision is a future revision");
       return {200, range(body, at)};
     }
     if (path == "/v3/kv/put") {
@@ -303,7 +305,7 @@ class FakeEtcd {
       return {200, {{"header", header()}}};
     }
     if (path == "/v3/kv/deleterange") {
-      ++revision_;
+      if (keys_.count(bytes(body, "key")) != 0) ++revision_;
       remove_key(bytes(body, "key"));
       publish();
       return {200, {{"header", header()}}};
@@ -370,8 +372,24 @@ class FakeEtcd {
                : target == "CREATE" ? kv.create_revision == number(compare, "create_revision")
                                     : found != keys_.end() && kv.value == bytes(compare, "value");
     }
+    std::set<std::string> put, gone;
+    bool twice = false, has_leases = true;
+    for (const Json& one : body.at("success")) {
+      if (!one.contains("requestPut")) continue;
+      twice |= !put.insert(bytes(one["requestPut"], "key")).second;
+      const int64_t lease = number(one["requestPut"], "lease");
+      has_leases &= lease == 0 || leases_.count(lease) != 0;
+    }
+    for (const Json& one : body.at("success")) {
+      if (one.contains("requestDeleteRange")) gone.insert(bytes(one["requestDeleteRange"], "key"));
+    }
+    for (const std::string& key : gone) twice |= put.count(key) != 0;
+    if (twice) return refusal(400, 3, "etcdserver: duplicate key given in txn request");
+    if (holds && !has_leases) return refusal(400, 5, "etcdserver: requested lease not found");
     Json responses = Json::array();
-    if (holds && !body.at("success").empty()) ++revision_;
+    const bool changes = !put.empty() || std::any_of(gone.begin(), gone.end(),
+                                                     [this](const std::string& key) { return keys_.count(key) != 0; });
+    if (holds && changes) ++revision_;
     for (const Json& one : body.at(holds ? "success" : "failure")) {
       if (one.contains("requestPut")) {
         const Json& put = one["requestPut"];

@@ -10,8 +10,8 @@
 
 #include "base/check.h"
 #include "store/etcd_client.h"
-#include "store/etcd_election.h"
 #include "store/etcd_watch.h"
+#include "store/leader_state.h"
 #include "sys/threads.h"
 
 namespace loralei {
@@ -33,12 +33,12 @@ class Leader final : public FleetLeader {
   Leader(const MembershipOptions& options, std::string name, std::unique_ptr<EtcdClient> client, const Clock& clock,
          LogSink& log)
       : options_(options),
-        name_(std::move(name)),
         decided_key_("/loralei/" + options.fleet + "/decided"),
         client_(std::move(client)),
-        election_(*client_, "/loralei/" + options.fleet + "/lead/"),
         clock_(clock),
-        log_(log) {}
+        log_(log),
+        state_("/loralei/" + options.fleet + "/lead/", std::move(name), decided_key_, options.lease_s, clock.now_ns()) {
+  }
   ~Leader() override {
     {
       std::unique_lock lock(mutex_);
@@ -84,65 +84,72 @@ class Leader final : public FleetLeader {
  private:
   void run() {
     name_this_thread("fleet leader");
-    while (!ending()) {
-      const Status done = stand();
-      if (!done.ok() && !std::exchange(failed_, true)) {
-        log_.log(LogLevel::kWarning, "This router cannot ask etcd who leads the fleet '" + options_.fleet +
-                                         "': " + done.error().message + ". Adapters keep the homes that they have.");
-      }
-      if (done.ok()) failed_ = false;
-      std::unique_lock lock(mutex_);
-      const auto rest = std::chrono::milliseconds(done.ok() ? options_.lease_s * 1000 / 3 : 1000);
-      changed_.wait_for(lock, rest, [&] { return ending_ || (done.ok() && to_write_ && leads()); });
-    }
+    while (!ending()) act();
     leads_until_ns_ = 0;
-    if (lease_ != 0) (void)client_->revoke(lease_, kLeaveMs);
+    if (state_.lease() != 0) (void)client_->revoke(state_.lease(), kLeaveMs);
     const std::lock_guard lock(mutex_);
     ended_ = true;
     changed_.notify_all();
   }
 
-  // Keeps its lease and its place among those that stand, and writes where it leads.
-  Status stand() {
-    const int64_t asked_ns = clock_.now_ns();
-    if (lease_ != 0) {
-      TRY_ASSIGN(const EtcdLease alive, client_->keep_alive(lease_));
-      if (alive.ttl_s == 0) lease_ = 0;
+  void act() {
+    switch (state_.act()) {
+      case LeaderState::Act::kKeepAlive:
+        return state_.kept_alive(client_->keep_alive(state_.lease()));
+      case LeaderState::Act::kGrant:
+        return state_.granted(client_->grant(state_.lease_s()));
+      case LeaderState::Act::kStand:
+        return state_.stands(client_->txn(state_.to_stand()));
+      case LeaderState::Act::kLook:
+        return look();
+      case LeaderState::Act::kWrite:
+        return write();
+      case LeaderState::Act::kRest:
+        return rest();
     }
-    if (lease_ == 0) {
-      TRY_ASSIGN(const EtcdLease granted, client_->grant(options_.lease_s));
-      lease_ = granted.id;
-    }
-    TRY_ASSIGN(const EtcdKeyValue own, election_.stand(lease_, name_));
-    TRY_ASSIGN(const auto leader, election_.leader());
-    const bool is_own = leader && leader->key == own.key;
-    if (is_own && !leads()) {
+  }
+
+  void look() {
+    const bool led = leads();
+    const auto found = client_->range(state_.to_look());
+    const bool is_own = state_.looked(found);
+    if (is_own && !led) {
       log_.log(LogLevel::kInfo,
                "This router leads the fleet '" + options_.fleet + "': it says where adapters have their homes.");
     }
-    // A little less than the lease, which began before it was heard of.
-    leads_until_ns_ = is_own ? asked_ns + options_.lease_s * 900 * kNsPerMs : 0;
-    if (is_own) return write(own);
+    leads_until_ns_ = state_.leads_until_ns();
+    if (is_own || !found.ok()) return;
     const std::lock_guard lock(mutex_);
     to_write_.reset();
-    return {};
   }
 
-  Status write(const EtcdKeyValue& own) {
+  void write() {
     std::optional<std::string> text;
     {
       const std::lock_guard lock(mutex_);
       text = to_write_;
     }
-    if (!text) return {};
-    EtcdTxn txn;
-    txn.compares = {EtcdElection::is_leader(own)};
-    txn.puts = {{decided_key_, *text, 0}};
-    TRY_ASSIGN(const EtcdTxnAnswer answer, client_->txn(txn));
+    if (!text) return state_.wrote_nothing();
+    const auto answer = client_->txn(state_.to_write(*text));
+    state_.wrote(answer);
+    leads_until_ns_ = state_.leads_until_ns();
     const std::lock_guard lock(mutex_);
-    if (!answer.succeeded && !answer.repeated) leads_until_ns_ = 0;  // it was over, and nobody had said so
-    if (to_write_ == text) to_write_.reset();
-    return {};
+    if (answer.ok() && to_write_ == text) to_write_.reset();
+  }
+
+  void rest() {
+    const Status& stood = state_.stood();
+    if (!stood.ok() && !std::exchange(failed_, true)) {
+      log_.log(LogLevel::kWarning, "This router cannot ask etcd who leads the fleet '" + options_.fleet +
+                                       "': " + stood.error().message + ". Adapters keep the homes that they have.");
+    }
+    if (stood.ok()) failed_ = false;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::milliseconds(state_.rest_ms()),
+                        [&] { return ending_ || (stood.ok() && to_write_ && leads()); });
+    }
+    state_.rested(clock_.now_ns());
   }
 
   void take(const EtcdNews& news) {
@@ -160,12 +167,11 @@ class Leader final : public FleetLeader {
   }
 
   const MembershipOptions options_;
-  const std::string name_, decided_key_;
+  const std::string decided_key_;
   const std::unique_ptr<EtcdClient> client_;
-  EtcdElection election_;
   const Clock& clock_;
   LogSink& log_;
-  int64_t lease_ = 0;  // the thread's, as failed_
+  LeaderState state_;  // the thread's, as failed_
   bool failed_ = false;
   std::atomic<bool> knows_{false};  // what was decided before it came
   std::atomic<int64_t> leads_until_ns_{0};

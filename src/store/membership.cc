@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -15,6 +14,8 @@
 #include "formats/json_util.h"
 #include "store/etcd_client.h"
 #include "store/etcd_watch.h"
+#include "store/keeper_state.h"
+#include "store/member_table.h"
 #include "sys/threads.h"
 
 namespace loralei {
@@ -48,10 +49,9 @@ class Keeper final : public MemberKeeper {
  public:
   Keeper(const MembershipOptions& options, const FleetMember& member, std::unique_ptr<EtcdClient> client, LogSink& log)
       : options_(options),
-        key_(members_prefix(options) + address_text(member.address)),
-        value_(fleet_member_text(member)),
         client_(std::move(client)),
-        log_(log) {}
+        log_(log),
+        state_(members_prefix(options) + address_text(member.address), fleet_member_text(member), options.lease_s) {}
   ~Keeper() override {
     leave();
     if (!waited_) wait_left(kLeaveMs);
@@ -77,35 +77,40 @@ class Keeper final : public MemberKeeper {
  private:
   void run() {
     name_this_thread("fleet member");
-    while (!leaving()) {
-      const Status kept = keep();
-      tell(kept);
-      // A lease that is over is taken again at once.
-      const int64_t rest_ms = kept.ok() ? options_.lease_s * 1000 / 3 : std::min<int64_t>(1000, options_.lease_s * 100);
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, std::chrono::milliseconds(rest_ms), [this] { return leaving_; });
-    }
-    const bool gone = lease_ == 0 || client_->revoke(lease_, kLeaveMs).ok();
+    if (leaving()) state_.leave();
+    while (state_.act() != KeeperState::Act::kLeft) act();
     member_ = false;
     const std::lock_guard lock(mutex_);
-    left_ = gone;
+    left_ = state_.lease() == 0;
     changed_.notify_all();
   }
 
-  Status keep() {
-    if (lease_ != 0) {
-      TRY_ASSIGN(const EtcdLease alive, client_->keep_alive(lease_));
-      if (alive.ttl_s == 0) lease_ = 0;
+  void act() {
+    switch (state_.act()) {
+      case KeeperState::Act::kKeepAlive:
+        return state_.kept_alive(client_->keep_alive(state_.lease()));
+      case KeeperState::Act::kGrant:
+        return state_.granted(client_->grant(state_.lease_s()));
+      case KeeperState::Act::kRead:
+        return state_.read(client_->get(state_.key()));
+      case KeeperState::Act::kPut: {
+        const auto put = client_->put(state_.to_put());
+        return state_.put(put.ok() ? Status() : Status(put.error()));
+      }
+      case KeeperState::Act::kRest:
+        return rest();
+      case KeeperState::Act::kRevoke:
+        return state_.revoked(client_->revoke(state_.lease(), kLeaveMs));
+      case KeeperState::Act::kLeft:
+        return;
     }
-    if (lease_ == 0) {
-      TRY_ASSIGN(const EtcdLease granted, client_->grant(options_.lease_s));
-      lease_ = granted.id;
-    }
-    TRY_ASSIGN(const EtcdKeyValue there, client_->get(key_));
-    if (there.lease == lease_ && there.value == value_) return {};
-    // Twice is as good as once: nobody else has this lease.
-    TRY(client_->put({key_, value_, lease_}));
-    return {};
+  }
+
+  void rest() {
+    tell(state_.kept());
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(state_.rest_ms()), [this] { return leaving_; });
+    leaving_ ? state_.leave() : state_.rested();
   }
 
   void tell(const Status& kept) {
@@ -122,10 +127,9 @@ class Keeper final : public MemberKeeper {
   }
 
   const MembershipOptions options_;
-  const std::string key_, value_;
   const std::unique_ptr<EtcdClient> client_;
   LogSink& log_;
-  int64_t lease_ = 0;  // the thread's, as told_
+  KeeperState state_;  // the thread's, as told_
   bool told_ = false;
   std::atomic<bool> member_{false};
   std::mutex mutex_;
@@ -150,7 +154,7 @@ class Watch final : public MemberWatch {
   Status start() {
     EtcdWatchOptions watch;
     watch.prefix = prefix_;
-    watch.on_news = [this](const EtcdNews& news) { take(news); };
+    watch.on_news = [this](const EtcdNews& news) { members_.take(news, Ears{*this}); };
     watch.on_state = [this](const Status& status) { tell(status); };
     TRY_ASSIGN(watch_, EtcdWatch::start(watch, *client_));
     return {};
@@ -159,42 +163,21 @@ class Watch final : public MemberWatch {
   bool up_to_date() const override { return up_; }
 
  private:
-  void take(const EtcdNews& news) {
-    if (news.anew) {
-      std::map<std::string, FleetMember> before = std::exchange(members_, {});
-      for (const EtcdEvent& event : news.events) put(event, before);
-      for (const auto& [key, member] : before) listeners_.left(member);
-      return;
+  // What members_ tells.
+  struct Ears {
+    Watch& watch;
+    void joined(const FleetMember& member) { watch.listeners_.joined(member); }
+    void left(const FleetMember& member) { watch.listeners_.left(member); }
+    Result<FleetMember> read(const EtcdKeyValue& kv) {
+      TRY_ASSIGN(FleetMember member, parse_fleet_member(kv.value));
+      if (watch.prefix_ + address_text(member.address) != kv.key) return corrupt("it names another address");
+      return member;
     }
-    for (const EtcdEvent& event : news.events) {
-      if (!event.removed) {
-        put(event, members_);
-        continue;
-      }
-      const auto known = members_.find(event.kv.key);
-      if (known == members_.end()) continue;
-      listeners_.left(known->second);
-      members_.erase(known);
+    void stray(const std::string& key, const Error& error) {
+      watch.log_.log(LogLevel::kWarning,
+                     "'" + printable(key) + "' in etcd is no member of a fleet: " + error.message + ".");
     }
-  }
-
-  // `before`: where it is known from.
-  void put(const EtcdEvent& event, std::map<std::string, FleetMember>& before) {
-    const auto read = parse_fleet_member(event.kv.value);
-    const bool ours = read.ok() && prefix_ + address_text(read->address) == event.kv.key;
-    if (!ours) {
-      return log_.log(LogLevel::kWarning, "'" + printable(event.kv.key) + "' in etcd is no member of a fleet: " +
-                                              (read.ok() ? "it names another address" : read.error().message) + ".");
-    }
-    const auto known = before.find(event.kv.key);
-    const bool same = known != before.end() && known->second.boot == read->boot;
-    if (known != before.end()) {
-      if (!same) listeners_.left(known->second);
-      before.erase(known);
-    }
-    if (!same) listeners_.joined(*read);
-    members_[event.kv.key] = *read;
-  }
+  };
 
   void tell(const Status& status) {
     up_ = status.ok();
@@ -207,7 +190,7 @@ class Watch final : public MemberWatch {
   const MemberListeners listeners_;
   const std::unique_ptr<EtcdClient> client_;
   LogSink& log_;
-  std::map<std::string, FleetMember> members_;  // by key; the watch's thread's
+  MemberTable<FleetMember> members_;  // the watch's thread's
   std::atomic<bool> up_{false};
   std::unique_ptr<EtcdWatch> watch_;
 };

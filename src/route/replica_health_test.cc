@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "router/replica_health.h"
+#include "route/replica_health.h"
 
 #include <gtest/gtest.h>
 
