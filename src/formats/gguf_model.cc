@@ -42,9 +42,10 @@ class ConfigReader {
   Result<ModelConfig> read() {
     TRY_ASSIGN(const auto architecture, file_.text("general.architecture"));
     if (!architecture) return corrupt(file_.path + ": lacks general.architecture");
-    if (*architecture != "llama" && *architecture != "qwen2" && *architecture != "qwen3") {
+    constexpr const char* kArchitectures[] = {"llama", "qwen2", "qwen3", "granite", "smollm3"};
+    if (std::find(std::begin(kArchitectures), std::end(kArchitectures), *architecture) == std::end(kArchitectures)) {
       return unsupported(file_.path + ": the architecture \"" + architecture->substr(0, 60) +
-                         "\" is not supported; supported are llama (with Mistral), qwen2, qwen3");
+                         "\" is not supported; supported are llama (with Mistral), qwen2, qwen3, granite, smollm3");
     }
     config_.architecture = *architecture;
     TRY(refuse_unsupported());
@@ -52,6 +53,7 @@ class ConfigReader {
     TRY(read_rope());
     TRY(read_window());
     TRY(read_presence());
+    TRY(read_more());
     TRY(check_model_config(config_, file_.path));
     return std::move(config_);
   }
@@ -79,7 +81,11 @@ class ConfigReader {
                                                            {"attention.max_alibi_bias", 0},
                                                            {"use_parallel_residual", 0},
                                                            {"attention.temperature_scale", 0}};
+    const bool scales = config_.architecture == "granite";  // read_more()
     for (const auto& [name, neutral] : kNeutral) {
+      if (scales && std::string_view(name).ends_with("scale") &&
+          name != std::string_view("attention.temperature_scale"))
+        continue;
       if (const GgufValue* value = file_.find(key(name))) {
         const double number = value->type == GgufType::kFloat ? value->real : static_cast<double>(value->number);
         if (number != neutral) {
@@ -187,6 +193,28 @@ class ConfigReader {
     } else {
       notes_.push_back("The file states a sliding window of " + std::to_string(*window) +
                        ", which this architecture does not use by default; it is off.");
+    }
+    return {};
+  }
+
+  // A number of 0 is what llama.cpp takes for none.
+  Status read_scale(const char* name, double& scale) {
+    TRY_ASSIGN(const auto value, file_.real(key(name)));
+    if (value.value_or(0) == 0) return {};
+    if (!(*value > 0)) return corrupt(file_.path + ": " + key(name) + " must be above 0");
+    scale = *value;
+    return {};
+  }
+
+  Status read_more() {
+    if (config_.architecture == "granite") {
+      TRY(read_scale("embedding_scale", config_.embed_scale));
+      TRY(read_scale("residual_scale", config_.residual_scale));
+      TRY(read_scale("attention.scale", config_.attention_scale));
+      TRY(read_scale("logit_scale", config_.logits_divisor));
+    }
+    if (config_.architecture == "smollm3") {  // as llama.cpp has it; files do not say
+      for (int layer = 0; layer < config_.layers; ++layer) config_.unturned.push_back((layer + 1) % 4 == 0 ? 1 : 0);
     }
     return {};
   }
@@ -353,6 +381,8 @@ std::string canonical_name(std::string_view gguf_name) {
   return "";
 }
 
-bool gguf_permutes_qk(std::string_view architecture) { return architecture == "llama"; }
+bool gguf_permutes_qk(std::string_view architecture) {
+  return architecture == "llama" || architecture == "granite" || architecture == "smollm3";
+}
 
 }  // namespace loralei

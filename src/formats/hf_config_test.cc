@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/limits.h"
 #include "formats/json_util.h"
 
@@ -187,6 +189,37 @@ TEST(HfConfig, RefusesByNameWhatChangesTheResult) {
   ASSERT_TRUE(noted.ok());
   ASSERT_EQ(noted->notes.size(), 1u);
   EXPECT_NE(noted->notes[0].find("brand_new_key"), std::string::npos);
+}
+
+TEST(HfConfig, GraniteSaysWhatItMultiplies) {
+  const ModelConfig none = read(of("GraniteForCausalLM"));
+  EXPECT_EQ(none.attention_scale, 1) << "as its class has it";
+  EXPECT_EQ(attention_scale_of(read(llama())), 1 / std::sqrt(8.0));
+  const ModelConfig granite = read(of("GraniteForCausalLM", {{"embedding_multiplier", 12},
+                                                             {"residual_multiplier", 0.22},
+                                                             {"attention_multiplier", 0.0078125},
+                                                             {"logits_scaling", 8.0}}));
+  EXPECT_EQ(granite.embed_scale, 12);
+  EXPECT_EQ(granite.residual_scale, 0.22);
+  EXPECT_EQ(attention_scale_of(granite), 0.0078125);
+  EXPECT_EQ(granite.logits_divisor, 8);
+  for (const char* key : {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"}) {
+    for (const Json& value : {Json(0), Json(-1), Json(1e300), Json("1"), Json::array({1}), Json(1e-300)})
+      refusal(of("GraniteForCausalLM", {{key, value}}));
+  }
+  refusal(of("GraniteForCausalLM", {{"logit_scale", 2}}));
+}
+
+TEST(HfConfig, SmolLM3SaysWhichLayersAreNotTurned) {
+  using Layers = std::vector<uint8_t>;
+  EXPECT_EQ(read(of("SmolLM3ForCausalLM", {{"num_hidden_layers", 5}})).unturned, (Layers{0, 0, 0, 1, 0}));
+  EXPECT_EQ(read(of("SmolLM3ForCausalLM", {{"no_rope_layer_interval", 2}})).unturned, (Layers{0, 1, 0}));
+  EXPECT_EQ(read(of("SmolLM3ForCausalLM", {{"no_rope_layers", {0, 1, 1}}})).unturned, (Layers{1, 0, 0}));
+  EXPECT_TRUE(read(llama()).unturned.empty());
+  for (const Json& value : {Json::array({0, 1}), Json::array({0, 1, 2}), Json::array({0, 1, -1}), Json("x"), Json(1)})
+    refusal(of("SmolLM3ForCausalLM", {{"no_rope_layers", value}}));
+  for (const Json& value : {Json(0), Json(-4), Json(1.5)})
+    refusal(of("SmolLM3ForCausalLM", {{"no_rope_layer_interval", value}}));
 }
 
 TEST(HfConfig, RefusesImpossibleSizesAndArchitectures) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/model_config.h"
 
+#include <cmath>
+
 #include <algorithm>
 
 #include "base/limits.h"
@@ -23,6 +25,10 @@ int64_t positions_reached(const ModelConfig& config) {
     }
   }
   return config.max_position;
+}
+
+double attention_scale_of(const ModelConfig& config) {
+  return config.attention_scale > 0 ? config.attention_scale : 1.0 / std::sqrt(static_cast<double>(config.head_dim));
 }
 
 }  // namespace loralei

@@ -119,7 +119,17 @@ Status Model::State::embed(const ModelBatch& batch) {
     }
   });
   TRY(std::move(looked_up));
-  if (batch.segments.empty()) return {};
+  if (!batch.segments.empty()) embed_lora(batch);
+  if (config.embed_scale == 1) return {};
+  ops->scale(context, {.y = x,
+                       .y_stride = config.hidden,
+                       .rows = rows,
+                       .dim = config.hidden,
+                       .factor = static_cast<float>(config.embed_scale)});
+  return {};
+}
+
+void Model::State::embed_lora(const ModelBatch& batch) {
   LoraEmbedArgs lora;
   lora.tokens = batch.tokens.data();
   lora.segments = batch.segments;
@@ -128,7 +138,6 @@ Status Model::State::embed(const ModelBatch& batch) {
   lora.target.y_stride = config.hidden;
   lora.target.out = config.hidden;
   ops->lora_embed(context, lora);
-  return {};
 }
 
 void Model::State::find_angles(const ModelBatch& batch) {
@@ -243,6 +252,21 @@ void Model::State::head_norm(float* rows_data, float* output, const ModelBatch& 
   });
 }
 
+void Model::State::turn(int32_t rows) {
+  RopeArgs rotate;
+  rotate.angles = angles;
+  rotate.rows = rows;
+  rotate.head_dim = config.head_dim;
+  rotate.x = q;
+  rotate.stride = q_width();
+  rotate.heads = config.heads;
+  ops->rope(context, rotate);
+  rotate.x = k;
+  rotate.stride = kv_width();
+  rotate.heads = config.kv_heads;
+  ops->rope(context, rotate);
+}
+
 Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, int layer) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const LayerWeights& layer_weights = program.layers[static_cast<size_t>(layer)];
@@ -261,18 +285,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
         [](const SavedTensors& saved, int index) { return layer_override(saved.k_norm, index); }, layer,
         config.kv_heads);
   }
-  RopeArgs rotate;
-  rotate.angles = angles;
-  rotate.rows = rows;
-  rotate.head_dim = config.head_dim;
-  rotate.x = q;
-  rotate.stride = q_width();
-  rotate.heads = config.heads;
-  ops->rope(context, rotate);
-  rotate.x = k;
-  rotate.stride = kv_width();
-  rotate.heads = config.kv_heads;
-  ops->rope(context, rotate);
+  if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows);
 
   KvStoreArgs store;
   store.k = k;
@@ -289,7 +302,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   attend.kv = kv;
   attend.layer = layer;
   attend.heads = config.heads;
-  attend.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  attend.scale = static_cast<float>(attention_scale_of(config));
   attend.window = config.sliding.empty() ? 0 : config.sliding[static_cast<size_t>(layer)];
   attend.groups = batch.groups;
   {
@@ -299,6 +312,26 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   }
 
   return project_to_stream(batch, layer, Module::kO, attended, q_width());
+}
+
+// What several ranks have to add is summed beside the stream, so that this is the same
+// bits in all of them; so is what is added in part. The input norm's output is not read
+// any more by then.
+Status Model::State::project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input,
+                                       int64_t input_stride) {
+  const bool beside = group != nullptr || config.residual_scale != 1;
+  float* const outputs[] = {beside ? normed : x};
+  TRY(project(batch, layer, {&module, 1}, input, input_stride, outputs, !beside));
+  if (!beside) return {};
+  if (group != nullptr) TRY(group->all_reduce_sum({normed, batch.tokens.size() * static_cast<size_t>(config.hidden)}));
+  AddArgs add;
+  add.x = normed;
+  add.y = x;
+  add.x_stride = add.y_stride = add.dim = config.hidden;
+  add.rows = static_cast<int32_t>(batch.tokens.size());
+  add.scale = static_cast<float>(config.residual_scale);
+  ops->add(context, add);
+  return {};
 }
 
 Status Model::State::ffn_block(const ModelBatch& batch, int layer) {

@@ -132,7 +132,18 @@ Status Model::State::head(const ModelBatch& batch) {
   if (batch.logits_rows.empty()) return {};
   gather(batch, batch.logits_rows);
   TRY(group == nullptr ? head_matrix(batch) : gather_head(batch));
-  if (head_segments.empty() || !gives_results) return {};
+  if (!gives_results) return {};
+  if (!head_segments.empty()) head_lora(batch);
+  if (config.logits_divisor == 1) return {};
+  ops->scale(context, {.y = batch.logits,
+                       .y_stride = batch.logits_stride,
+                       .rows = static_cast<int32_t>(batch.logits_rows.size()),
+                       .dim = static_cast<int32_t>(batch.logits_stride),
+                       .factor = static_cast<float>(1 / config.logits_divisor)});
+  return {};
+}
+
+void Model::State::head_lora(const ModelBatch& batch) {
   LoraTarget target;
   target.y = batch.logits;
   target.y_stride = batch.logits_stride;
@@ -146,7 +157,6 @@ Status Model::State::head(const ModelBatch& batch) {
   lora.targets = {&target, 1};
   const Timed timed(times.lora_ns);
   ops->lora(context, lora);
-  return {};
 }
 
 }  // namespace loralei

@@ -87,6 +87,7 @@ struct Model::State {
   // Layers (model.cc).
   Status allocate();
   Status embed(const ModelBatch& batch);
+  void embed_lora(const ModelBatch& batch);
   void find_angles(const ModelBatch& batch);
   void norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
             const float* weight, const float* (*pick)(const SavedTensors&, int layer), int layer);
@@ -99,11 +100,13 @@ struct Model::State {
                  int64_t input_stride, std::span<float* const> outputs, bool accumulate);
   // x += input W^T (+ bias) + x A B, of a module whose inputs are shared among the ranks.
   Status project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input, int64_t input_stride);
+  void turn(int32_t rows);  // q and k, by their positions
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
   Status ffn_block(const ModelBatch& batch, int layer);
 
   // The head (model_head.cc).
   Status head(const ModelBatch& batch);
+  void head_lora(const ModelBatch& batch);
   // normed[i] = final_norm(x[rows[i]]); segments and overrides of the gathered rows land
   // in head_segments and head_overrides.
   void gather(const ModelBatch& batch, std::span<const int32_t> rows);

@@ -318,7 +318,7 @@ struct EmbedArgs {
   int64_t y_stride = 0;
 };
 
-// y += x, element by element.
+// y += scale * x, element by element, rounded after each.
 struct AddArgs {
   const float* x = nullptr;  // [rows, dim]
   int64_t x_stride = 0;
@@ -326,6 +326,16 @@ struct AddArgs {
   int64_t y_stride = 0;
   int32_t rows = 0;
   int32_t dim = 0;
+  float scale = 1.0f;
+};
+
+// y *= factor, element by element.
+struct ScaleArgs {
+  float* y = nullptr;  // [rows, dim]
+  int64_t y_stride = 0;
+  int32_t rows = 0;
+  int32_t dim = 0;
+  float factor = 1.0f;
 };
 
 }  // namespace loralei

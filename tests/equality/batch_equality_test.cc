@@ -43,6 +43,8 @@ const std::vector<Subject>& subjects() {
       {"llama2", "models/llama2", {"llama2-save-all", "llama2-r64", "llama2-embed-head", "llama2-r1"}, std::nullopt},
       {"qwen2", "models/qwen2", {"qwen2-bias-all", "qwen2-fused", "qwen2-qv-r8"}, std::nullopt},
       {"qwen3", "models/qwen3", {"qwen3-all-r4", "qwen3-save-qk-norm"}, std::nullopt},
+      {"granite", "models/granite", {"granite-all-r4", "granite-save-all"}, std::nullopt},
+      {"smollm3", "models/smollm3", {"smollm3-all-r4"}, std::nullopt},
       {"mistral_window", "models/mistral-window", {"mistral-window-r8"}, std::nullopt},
       {"gguf_q8_0", "models/gguf-llama-q8_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}, std::nullopt, true},
       {"gguf_q4_k_m", "models/gguf-llama-q4_k_m.gguf", {}, std::nullopt, true},

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes models/NAME.gguf and adapters/NAME.gguf the way llama.cpp's converters lay them out.
 
-For architecture llama the rows of q and k (and of their LoRA B) are permuted within each head, because GGUF's rope
-of that architecture turns neighbouring pairs; for qwen2 and qwen3 they are not.
+For architectures llama, granite and smollm3 the rows of q and k (and of their LoRA B) are permuted within each head,
+because GGUF's rope of these turns neighbouring pairs; for qwen2 and qwen3 they are not.
 """
 import json
 import re
@@ -37,7 +37,7 @@ def ggml_name(name):
 
 def heads_of(spec, name):
     """Heads whose rows GGUF permutes in this tensor, 0 for none."""
-    if spec["model_type"] != "llama":
+    if spec["model_type"] not in ("llama", "granite", "smollm3"):
         return 0
     return spec["num_attention_heads"] if "q_proj" in name else spec["num_key_value_heads"] if "k_proj" in name else 0
 
@@ -116,6 +116,11 @@ def add_config(writer, name, spec):
     if "head_dim" in spec:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
+    if spec["model_type"] == "granite":
+        writer.add_embedding_scale(spec["embedding_multiplier"])
+        writer.add_residual_scale(spec["residual_multiplier"])
+        writer.add_attention_scale(spec["attention_multiplier"])
+        writer.add_logit_scale(spec["logits_scaling"])
     scaling = spec.get("rope_scaling") or {}
     if scaling.get("rope_type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
