@@ -38,6 +38,7 @@ struct Architecture {
 
 Status read_granite(const Json& root, ModelConfig& config, const std::string& path);
 Status read_smollm3(const Json& root, ModelConfig& config, const std::string& path);
+Status read_olmo2(const Json& root, ModelConfig& config, const std::string& path);
 
 constexpr Architecture kArchitectures[] = {
     {"LlamaForCausalLM", "llama", 2048, 0, 0, true, true, false, false, false},
@@ -68,6 +69,7 @@ constexpr Architecture kArchitectures[] = {
      false,
      read_smollm3,
      {"no_rope_layers", "no_rope_layer_interval"}},
+    {"Olmo2ForCausalLM", "olmo2", 2048, 0, 0, true, false, false, false, false, read_olmo2},
 };
 
 // Keys that are applied below or say nothing about inference.
@@ -251,6 +253,12 @@ Status read_smollm3(const Json& root, ModelConfig& config, const std::string& pa
     const bool is = turned ? (*turned)[layer] != 0 : (static_cast<int64_t>(layer) + 1) % interval.value_or(4) != 0;
     config.unturned.push_back(is ? 0 : 1);
   }
+  return {};
+}
+
+Status read_olmo2(const Json& root, ModelConfig& config, const std::string& path) {
+  use_olmo2_norms(config);
+  TRY_ASSIGN(config.rms_eps, positive(root, "rms_norm_eps", 1e-5, path));
   return {};
 }
 
@@ -447,7 +455,7 @@ Status read_flags(const Json& root, const Architecture& architecture, ModelConfi
   config.qkv_bias = architecture.qkv_bias || (architecture.attention_bias && attention_bias.value_or(false));
   config.o_bias = architecture.attention_bias && attention_bias.value_or(false);
   config.mlp_bias = architecture.mlp_bias && mlp_bias.value_or(false);
-  config.qk_norm = architecture.qk_norm;
+  if (architecture.qk_norm) use_qk_norms(config);
   TRY_ASSIGN(const auto activation, json_string(root, "hidden_act", path));
   if (activation.value_or("silu") != "silu" && activation != "swish") {
     return refused_value(path, "hidden_act", Json(*activation), "only silu is");

@@ -14,9 +14,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/layer_norm.h"
 #include "tensor/dtype.h"
 
 namespace loralei {
@@ -45,7 +47,10 @@ struct ModelConfig {
   int64_t max_position = 2048;
   bool tied_head = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool qk_norm = false;
+  // [LayerNorm] their names inside of a layer; empty: the model has none of it.
+  std::array<std::string_view, kLayerNorms> norm_names = {
+      "input_layernorm", "", "post_attention_layernorm", "", "", ""};
+  bool whole_qk_norm = false;    // over all heads of a row, not each of them
   std::vector<int32_t> sliding;  // [layers] attention window in tokens, 0 = full attention
   // [layers] 1: queries and keys are not turned (NoPE); empty: all are.
   std::vector<uint8_t> unturned;
@@ -67,5 +72,10 @@ inline constexpr std::array<const char*, 7> kLayerMatrices = {
 // scaling goes as far as any length.
 int64_t positions_reached(const ModelConfig& config);
 double attention_scale_of(const ModelConfig& config);
+bool has_norm(const ModelConfig& config, LayerNorm norm);
+void use_qk_norms(ModelConfig& config);     // of each head
+void use_olmo2_norms(ModelConfig& config);  // behind blocks, and of all queries and keys of a row
+// The numbers of its weight; 0: there is none.
+int norm_width(const ModelConfig& config, LayerNorm norm);
 
 }  // namespace loralei

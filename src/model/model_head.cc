@@ -30,9 +30,18 @@ void Model::State::gather(const ModelBatch& batch, std::span<const int32_t> rows
     std::tie(run.row_begin, run.row_count) = range(run.row_begin, run.row_count);
     if (run.row_count > 0) head_overrides.push_back(run);
   }
-  norm(
-      normed, normed, static_cast<int32_t>(rows.size()), head_overrides, program.final_norm,
-      [](const SavedTensors& saved, int) { return saved.final_norm; }, 0);
+  for_each_run(static_cast<int32_t>(rows.size()), head_overrides,
+               [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+                 float* const at = normed + int64_t{begin} * config.hidden;
+                 const bool own = saved != nullptr && saved->final_norm != nullptr;
+                 RmsNormArgs args;
+                 args.x = args.y = at;
+                 args.x_stride = args.y_stride = args.dim = config.hidden;
+                 args.weight = own ? saved->final_norm : program.final_norm;
+                 args.rows = count;
+                 args.eps = static_cast<float>(config.rms_eps);
+                 ops->rms_norm(context, args);
+               });
 }
 
 namespace {

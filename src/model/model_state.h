@@ -89,11 +89,9 @@ struct Model::State {
   Status embed(const ModelBatch& batch);
   void embed_lora(const ModelBatch& batch);
   void find_angles(const ModelBatch& batch);
-  void norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
-            const float* weight, const float* (*pick)(const SavedTensors&, int layer), int layer);
-  // Per-head norm of q or k (Qwen3), in place.
-  void head_norm(float* rows_data, float* output, const ModelBatch& batch, int32_t count, const float* base,
-                 const float* (*pick)(const SavedTensors&, int layer), int layer, int heads);
+  // Of the stream, or of q or k; in place allowed.
+  void norm_rows(const ModelBatch& batch, LayerNorm which, int layer, const float* input, float* output);
+  const float* block_input(const ModelBatch& batch, LayerNorm norm, int layer);
   // outputs[i] = input W_i^T (+ bias) for every module that shares this input, then one
   // grouped LoRA call for all of them.
   Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,

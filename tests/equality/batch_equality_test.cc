@@ -45,6 +45,7 @@ const std::vector<Subject>& subjects() {
       {"qwen3", "models/qwen3", {"qwen3-all-r4", "qwen3-save-qk-norm"}, std::nullopt},
       {"granite", "models/granite", {"granite-all-r4", "granite-save-all"}, std::nullopt},
       {"smollm3", "models/smollm3", {"smollm3-all-r4"}, std::nullopt},
+      {"olmo2", "models/olmo2", {"olmo2-all-r4", "olmo2-save-norms"}, std::nullopt},
       {"mistral_window", "models/mistral-window", {"mistral-window-r8"}, std::nullopt},
       {"gguf_q8_0", "models/gguf-llama-q8_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}, std::nullopt, true},
       {"gguf_q4_k_m", "models/gguf-llama-q4_k_m.gguf", {}, std::nullopt, true},

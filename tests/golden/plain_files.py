@@ -7,9 +7,9 @@ import gguf
 import numpy as np
 from safetensors.torch import load_file
 
-from make_gguf import NAMES, unpermute
+from make_gguf import NAMES, NAMES_BEHIND, unpermute
 
-GGUF_MODULES = {v: k for k, v in NAMES.items()}
+GGUF_MODULES = {v: k for k, v in (NAMES | NAMES_BEHIND).items()} | {NAMES["post_attention_layernorm"]: "post_attention_layernorm"}
 
 
 def tensors_of(path):

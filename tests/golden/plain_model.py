@@ -117,7 +117,9 @@ class Plain:
     def attention(self, x, prefix, layer):
         tokens, heads, kv = len(x), self.config["num_attention_heads"], self.config["num_key_value_heads"]
         q, k, v = (self.linear(x, f"{prefix}.{p}_proj").reshape(tokens, -1, self.head_dim) for p in "qkv")
-        if f"{prefix}.q_norm.weight" in self.weights:
+        if self.config["model_type"] == "olmo2":  # of all heads of a token together
+            q, k = (self.norm(t.reshape(tokens, -1), f"{prefix}.{n}_norm").reshape(t.shape) for t, n in ((q, "q"), (k, "k")))
+        elif f"{prefix}.q_norm.weight" in self.weights:
             q, k = self.norm(q, f"{prefix}.q_norm"), self.norm(k, f"{prefix}.k_norm")
         if is_turned(self.config, layer):
             q, k = self.rotate(q), self.rotate(k)
@@ -140,6 +142,11 @@ class Plain:
         for layer in range(self.config["num_hidden_layers"]):
             prefix = f"model.layers.{layer}"
             part = self.config.get("residual_multiplier", 1)
+            if self.config["model_type"] == "olmo2":
+                y = self.attention(x, f"{prefix}.self_attn", layer)
+                x = x + self.norm(y, f"{prefix}.post_attention_layernorm")
+                x = x + self.norm(self.mlp(x, f"{prefix}.mlp"), f"{prefix}.post_feedforward_layernorm")
+                continue
             x = x + part * self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
             x = x + part * self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
         return self.norm(x, "model.norm")

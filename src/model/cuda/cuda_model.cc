@@ -203,7 +203,8 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
   CHECK(options.graphs_max >= 0);
   const bool multiplies = config.embed_scale != 1 || config.residual_scale != 1 || config.attention_scale != 0 ||
                           config.logits_divisor != 1;
-  if (multiplies || !config.unturned.empty()) {
+  const bool norms = has_norm(config, LayerNorm::kAttentionOut) || config.whole_qk_norm;
+  if (multiplies || norms || !config.unturned.empty()) {
     return unsupported("Models of the architecture " + config.architecture +
                        " cannot be computed on a GPU yet; run it on the CPU (--device cpu).");
   }
