@@ -100,10 +100,9 @@ class Numbers {
       }
     }
     add_row(saved.final_norm, config.hidden);
-    for (const float* row : saved.input_norm) add_row(row, config.hidden);
-    for (const float* row : saved.post_attention_norm) add_row(row, config.hidden);
-    for (const float* row : saved.q_norm) add_row(row, config.head_dim);
-    for (const float* row : saved.k_norm) add_row(row, config.head_dim);
+    for (size_t norm = 0; norm < kLayerNorms; ++norm) {
+      for (const float* row : saved.norms[norm]) add_row(row, norm_width(config, static_cast<LayerNorm>(norm)));
+    }
     add_rows(saved.embed_tokens, saved.embed_rows, adapter, config);
     add_rows(saved.head_tokens, saved.head_rows, adapter, config);
   }

@@ -42,7 +42,7 @@ inline void add_matrix(std::vector<Array>& arrays, const WeightView& view) {
 inline std::vector<std::vector<Array>> arrays_by_layer(const Adapter& adapter, const ModelConfig& config) {
   std::vector<std::vector<Array>> layers(static_cast<size_t>(config.layers) + 1);
   const SavedTensors& saved = adapter.saved;
-  const int64_t hidden_bytes = config.hidden * int64_t{4}, head_bytes = config.head_dim * int64_t{4};
+  const int64_t hidden_bytes = config.hidden * int64_t{4};
   add_pair(layers.front(), adapter.embed_pair());
   add_matrix(layers.front(), saved.embed);
   add_array(layers.front(), saved.embed_rows, std::ssize(saved.embed_tokens) * hidden_bytes);
@@ -50,13 +50,10 @@ inline std::vector<std::vector<Array>> arrays_by_layer(const Adapter& adapter, c
     const auto place = static_cast<size_t>(layer);
     for (int module = 0; module < kLayerModules; ++module)
       add_pair(layers[place], adapter.pair(layer, static_cast<Module>(module)));
-    const auto norm = [&](const std::vector<const float*>& norms, int64_t bytes) {
-      if (!norms.empty()) add_array(layers[place], norms[place], bytes);
-    };
-    norm(saved.input_norm, hidden_bytes);
-    norm(saved.post_attention_norm, hidden_bytes);
-    norm(saved.q_norm, head_bytes);
-    norm(saved.k_norm, head_bytes);
+    for (size_t norm = 0; norm < kLayerNorms; ++norm) {
+      if (saved.norms[norm].empty()) continue;
+      add_array(layers[place], saved.norms[norm][place], norm_width(config, static_cast<LayerNorm>(norm)) * int64_t{4});
+    }
   }
   add_array(layers.back(), saved.final_norm, hidden_bytes);
   add_pair(layers.back(), adapter.head_pair());

@@ -92,13 +92,9 @@ SavedTensors saved_tensors(const LoadPlan& plan, const ModelConfig& config, Stor
   saved.embed = view_of(plan.embed, config.hidden, storage, storage.embed_panel);
   saved.lm_head = view_of(plan.head, config.hidden, storage, storage.head_panel);
   saved.final_norm = storage.floats(plan.final_norm);
-  const auto fill = [&](const std::vector<int64_t>& offsets, std::vector<const float*>& list) {
-    for (const int64_t offset : offsets) list.push_back(storage.floats(offset));
-  };
-  fill(plan.input_norm, saved.input_norm);
-  fill(plan.post_attention_norm, saved.post_attention_norm);
-  fill(plan.q_norm, saved.q_norm);
-  fill(plan.k_norm, saved.k_norm);
+  for (size_t norm = 0; norm < kLayerNorms; ++norm) {
+    for (const int64_t offset : plan.norms[norm]) saved.norms[norm].push_back(storage.floats(offset));
+  }
   saved.embed_tokens = plan.embed_tokens;
   saved.head_tokens = plan.head_tokens;
   saved.embed_rows = storage.floats(plan.embed_rows);

@@ -59,7 +59,7 @@ struct Pair {
 ModuleRef module_of(const TensorInfo& tensor, const ModelConfig& config, char& part) {
   std::string_view name = tensor.name;
   part = eat_suffix(name, ".lora_a") ? 'a' : eat_suffix(name, ".lora_b") ? 'b' : '\0';
-  const std::string canonical = canonical_name(name);
+  const std::string canonical = canonical_name(name, config);
   std::string_view module = canonical;
   return eat_suffix(module, ".weight") ? parse_module(module, config) : ModuleRef{};
 }

@@ -66,26 +66,10 @@ Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>&
 
 Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
                        const std::string& path, LoadPlan& plan) {
-  std::vector<int64_t>* list = nullptr;
-  int64_t size = config.hidden;
-  switch (module.site) {
-    case Site::kFinalNorm:
-      break;
-    case Site::kInputNorm:
-      list = &plan.input_norm;
-      break;
-    case Site::kPostNorm:
-      list = &plan.post_attention_norm;
-      break;
-    case Site::kQNorm:
-    case Site::kKNorm:
-      if (!config.qk_norm) return false;
-      list = module.site == Site::kQNorm ? &plan.q_norm : &plan.k_norm;
-      size = config.head_dim;
-      break;
-    default:
-      return false;
-  }
+  const bool of_layer = module.site == Site::kLayerNorm;
+  if (!of_layer && module.site != Site::kFinalNorm) return false;
+  std::vector<int64_t>* const list = of_layer ? &plan.norms[static_cast<size_t>(module.norm)] : nullptr;
+  const int64_t size = of_layer ? norm_width(config, module.norm) : config.hidden;
   if (is_quantised(tensor.dtype)) return corrupt(path + ": " + tensor_text(tensor) + " is a norm, and quantised");
   TRY_ASSIGN(const int64_t offset, plan_whole(tensor, {size}, DType::kF32, plan.layer_of(module), path, plan));
   if (list == nullptr) {

@@ -58,8 +58,8 @@ struct LoadPlan {
   std::vector<Placement> placements;
   SavedMatrix embed, head;
   int64_t final_norm = -1;
-  std::vector<int64_t> input_norm, post_attention_norm, q_norm, k_norm;  // [layers] or empty
-  std::vector<TokenId> embed_tokens, head_tokens;                        // sorted
+  std::array<std::vector<int64_t>, kLayerNorms> norms;  // [LayerNorm][layers] or empty
+  std::vector<TokenId> embed_tokens, head_tokens;       // sorted
   int64_t embed_rows = -1, head_rows = -1;
   std::vector<TokenId> alora_invocation;
   std::vector<std::string> report, doubts;

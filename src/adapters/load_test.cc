@@ -160,7 +160,7 @@ TEST_F(LoadTest, SavedTensors) {
   expect_error({"embedding has 6", "head 9"});
   tensors["base_model.model.lm_head.weight"] = matrix({6, 8}, 4, "F16");
   const auto adapter = good();  // "norm" means every norm, as in PEFT
-  EXPECT_EQ(adapter->saved.post_attention_norm[1][0], 3.0f);
+  EXPECT_EQ(adapter->saved.norm(LayerNorm::kFfnInput, 1)[0], 3.0f);
   EXPECT_EQ(adapter->vocab, 6);
 }
 
@@ -173,9 +173,9 @@ TEST_F(LoadTest, SavedTensorsOfAResizedVocabulary) {
   const auto adapter = good();
   EXPECT_EQ(adapter->vocab, 9);
   EXPECT_EQ(adapter->saved.final_norm[3], 1.75f);
-  ASSERT_EQ(adapter->saved.input_norm.size(), 2u);
-  EXPECT_EQ(adapter->saved.input_norm[1][1], 2.25f);
-  EXPECT_TRUE(adapter->saved.post_attention_norm.empty());
+  ASSERT_EQ(adapter->saved.norms[static_cast<size_t>(LayerNorm::kInput)].size(), 2u);
+  EXPECT_EQ(adapter->saved.norm(LayerNorm::kInput, 1)[1], 2.25f);
+  EXPECT_TRUE(adapter->saved.norm(LayerNorm::kFfnInput, 1) == nullptr);
   ASSERT_EQ(adapter->saved.lm_head.rows, 9);
   EXPECT_EQ(adapter->saved.lm_head.dtype, DType::kF16);
   ASSERT_EQ(adapter->saved.lm_head.panels.size(), 1u);
@@ -426,7 +426,8 @@ TEST_F(LoadTest, ReadFaultsAreErrors) {
 }
 
 TEST(PeftMap, Names) {
-  const ModelConfig config{.layers = 2, .qk_norm = true};
+  ModelConfig config{.layers = 2};
+  use_qk_norms(config);
   const auto parse = [&](const char* name) { return parse_peft_name(name, config); };
   EXPECT_EQ(parse("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight").module.key,
             "model.layers.1.mlp.down_proj");

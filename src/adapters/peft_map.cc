@@ -14,19 +14,11 @@ struct LayerModule {
   Module module;
 };
 constexpr LayerModule kLayerParts[] = {
-    {"self_attn.q_proj", Site::kLinear, Module::kQ},
-    {"self_attn.k_proj", Site::kLinear, Module::kK},
-    {"self_attn.v_proj", Site::kLinear, Module::kV},
-    {"self_attn.o_proj", Site::kLinear, Module::kO},
-    {"mlp.gate_proj", Site::kLinear, Module::kGate},
-    {"mlp.up_proj", Site::kLinear, Module::kUp},
-    {"mlp.down_proj", Site::kLinear, Module::kDown},
-    {"self_attn.qkv_proj", Site::kQkv, Module::kQ},
+    {"self_attn.q_proj", Site::kLinear, Module::kQ},    {"self_attn.k_proj", Site::kLinear, Module::kK},
+    {"self_attn.v_proj", Site::kLinear, Module::kV},    {"self_attn.o_proj", Site::kLinear, Module::kO},
+    {"mlp.gate_proj", Site::kLinear, Module::kGate},    {"mlp.up_proj", Site::kLinear, Module::kUp},
+    {"mlp.down_proj", Site::kLinear, Module::kDown},    {"self_attn.qkv_proj", Site::kQkv, Module::kQ},
     {"mlp.gate_up_proj", Site::kGateUp, Module::kGate},
-    {"input_layernorm", Site::kInputNorm, Module::kQ},
-    {"post_attention_layernorm", Site::kPostNorm, Module::kQ},
-    {"self_attn.q_norm", Site::kQNorm, Module::kQ},
-    {"self_attn.k_norm", Site::kKNorm, Module::kQ},
 };
 constexpr LayerModule kOuterParts[] = {
     {"lm_head", Site::kHead, Module::kLmHead},
@@ -88,6 +80,13 @@ bool eat_suffix(std::string_view& name, const Suffix& suffix, std::string& adapt
   return true;
 }
 
+ModuleRef layer_norm(const ModelConfig& config, int layer, LayerNorm norm) {
+  ModuleRef module{.site = Site::kLayerNorm, .layer = layer, .norm = norm};
+  module.key =
+      "model.layers." + std::to_string(layer) + "." + std::string(config.norm_names[static_cast<size_t>(norm)]);
+  return module;
+}
+
 }  // namespace
 
 ModuleRef parse_module(std::string_view path, const ModelConfig& config) {
@@ -108,6 +107,10 @@ ModuleRef parse_module(std::string_view path, const ModelConfig& config) {
     for (const LayerModule& part : kLayerParts) {
       if (path != part.path) continue;
       return {part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + part.path};
+    }
+    for (size_t norm = 0; norm < kLayerNorms; ++norm) {
+      const std::string_view name = config.norm_names[norm];
+      if (!name.empty() && path == name) return layer_norm(config, layer, static_cast<LayerNorm>(norm));
     }
     return unknown;
   }
@@ -148,11 +151,9 @@ std::vector<ModuleRef> lora_modules(const ModelConfig& config) {
 std::vector<ModuleRef> savable_modules(const ModelConfig& config) {
   std::vector<ModuleRef> modules;
   for (int layer = 0; layer < config.layers; ++layer) {
-    for (const LayerModule& part : kLayerParts) {
-      const bool norm = part.site == Site::kInputNorm || part.site == Site::kPostNorm;
-      const bool head_norm = part.site == Site::kQNorm || part.site == Site::kKNorm;
-      if (!norm && !(head_norm && config.qk_norm)) continue;
-      modules.push_back({part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + part.path});
+    for (size_t norm = 0; norm < kLayerNorms; ++norm) {
+      if (config.norm_names[norm].empty()) continue;
+      modules.push_back(layer_norm(config, layer, static_cast<LayerNorm>(norm)));
     }
   }
   for (const LayerModule& part : kOuterParts) modules.push_back({part.site, -1, part.module, part.path});

@@ -20,26 +20,15 @@
 namespace loralei {
 
 // What a module is in the model.
-enum class Site : uint8_t {
-  kLinear,
-  kQkv,
-  kGateUp,
-  kHead,
-  kEmbed,
-  kFinalNorm,
-  kInputNorm,
-  kPostNorm,
-  kQNorm,
-  kKNorm,
-  kUnknown
-};
+enum class Site : uint8_t { kLinear, kQkv, kGateUp, kHead, kEmbed, kFinalNorm, kLayerNorm, kUnknown };
 
 struct ModuleRef {
   Site site = Site::kUnknown;
-  int layer = -1;              // -1 outside the layers
-  Module module = Module::kQ;  // kLinear, kHead, kEmbed
-  std::string key;             // canonical: "model.layers.3.self_attn.q_proj", "lm_head"
-  bool unembed = false;        // the head, named unembed_tokens
+  int layer = -1;                      // -1 outside the layers
+  Module module = Module::kQ;          // kLinear, kHead, kEmbed
+  std::string key;                     // canonical: "model.layers.3.self_attn.q_proj", "lm_head"
+  bool unembed = false;                // the head, named unembed_tokens
+  LayerNorm norm = LayerNorm::kInput;  // kLayerNorm
 };
 
 // What a tensor is of its module.

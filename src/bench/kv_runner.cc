@@ -144,8 +144,7 @@ Adapter adapter_from_layer(const Adapter& adapter, int32_t layer, AdapterVersion
   std::fill_n(above.pairs.begin(), below * kLayerModules, LoraPair{});
   above.pairs.back() = {};  // kEmbed
   SavedTensors& saved = above.saved;
-  for (auto* const norms : {&saved.input_norm, &saved.post_attention_norm, &saved.q_norm, &saved.k_norm})
-    std::fill_n(norms->begin(), std::min(below, norms->size()), nullptr);
+  for (auto& norms : saved.norms) std::fill_n(norms.begin(), std::min(below, norms.size()), nullptr);
   saved.embed = {};
   saved.embed_tokens.clear();
   saved.embed_rows = nullptr;

@@ -22,7 +22,7 @@ struct Head {
   Digest digest{};
   int64_t bytes = 0;
   int32_t rank_max = 0, vocab = 0;
-  uint64_t input_norms = 0, post_norms = 0, q_norms = 0, k_norms = 0;
+  std::array<uint64_t, kLayerNorms> norms{};
   uint64_t embed_tokens = 0, head_tokens = 0;
   int32_t embed_rows_count = 0, head_rows_count = 0;  // of the full matrices
   DType embed_dtype = DType::kF32, head_dtype = DType::kF32;
@@ -61,8 +61,8 @@ void visit_pointers(Adapter& adapter, Visit&& visit) {
     visit(pair.bias_delta);
   }
   SavedTensors& saved = adapter.saved;
-  for (auto* norms : {&saved.input_norm, &saved.post_attention_norm, &saved.q_norm, &saved.k_norm})
-    for (const float*& norm : *norms) visit(norm);
+  for (auto& norms : saved.norms)
+    for (const float*& norm : norms) visit(norm);
   visit(saved.final_norm);
   visit(saved.embed_rows);
   visit(saved.head_rows);
@@ -106,8 +106,7 @@ using Singles = std::array<const void*, 5>;
 size_t head_bytes(const Adapter& adapter) {
   const SavedTensors& saved = adapter.saved;
   size_t bytes = aligned(sizeof(Head), 8) + sizeof(Singles) + adapter.pairs.size() * sizeof(LoraPair);
-  for (const auto* norms : {&saved.input_norm, &saved.post_attention_norm, &saved.q_norm, &saved.k_norm})
-    bytes += norms->size() * sizeof(const float*);
+  for (const auto& norms : saved.norms) bytes += norms.size() * sizeof(const float*);
   for (const auto* tokens : {&saved.embed_tokens, &saved.head_tokens})
     bytes += aligned(tokens->size() * sizeof(TokenId), 8);
   return aligned(bytes, kAlign);
@@ -150,10 +149,7 @@ void write_adapter_message(const Adapter& adapter, const CopyShape& shape, std::
   head.bytes = copy.bytes;
   head.rank_max = copy.rank_max;
   head.vocab = copy.vocab;
-  head.input_norms = saved.input_norm.size();
-  head.post_norms = saved.post_attention_norm.size();
-  head.q_norms = saved.q_norm.size();
-  head.k_norms = saved.k_norm.size();
+  for (size_t norm = 0; norm < kLayerNorms; ++norm) head.norms[norm] = saved.norms[norm].size();
   head.embed_tokens = saved.embed_tokens.size();
   head.head_tokens = saved.head_tokens.size();
   head.embed_rows_count = saved.embed.rows;
@@ -172,10 +168,7 @@ void write_adapter_message(const Adapter& adapter, const CopyShape& shape, std::
   writer.put(&head, sizeof head);
   writer.put(singles.data(), sizeof singles);
   writer.put_all(copy.pairs);
-  writer.put_all(saved.input_norm);
-  writer.put_all(saved.post_attention_norm);
-  writer.put_all(saved.q_norm);
-  writer.put_all(saved.k_norm);
+  for (const auto& norms : saved.norms) writer.put_all(norms);
   writer.put_all(saved.embed_tokens);
   writer.put_all(saved.head_tokens);
   CHECK(writer.at <= arrays);
@@ -200,10 +193,7 @@ Result<Adapter> read_adapter_message(std::span<const std::byte> bytes, const Cop
   reader.get(singles.data(), sizeof singles);
   SavedTensors& saved = adapter.saved;
   reader.get_all(adapter.pairs, static_cast<uint64_t>(shape.layers) * kLayerModules + 2);
-  reader.get_all(saved.input_norm, head.input_norms);
-  reader.get_all(saved.post_attention_norm, head.post_norms);
-  reader.get_all(saved.q_norm, head.q_norms);
-  reader.get_all(saved.k_norm, head.k_norms);
+  for (size_t norm = 0; norm < kLayerNorms; ++norm) reader.get_all(saved.norms[norm], head.norms[norm]);
   reader.get_all(saved.embed_tokens, head.embed_tokens);
   reader.get_all(saved.head_tokens, head.head_tokens);
   if (!reader.ok) return not_an_adapter();

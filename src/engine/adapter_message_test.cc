@@ -68,7 +68,7 @@ TEST(AdapterMessage, HasAllThatStepsRead) {
   for (const auto& [model, adapters] : subjects) {
     const auto file = open_base_model(kGolden + "models/" + model);
     ASSERT_TRUE(file.ok());
-    const CopyShape shape{file->config.layers, file->config.hidden, file->config.head_dim};
+    const CopyShape shape = copy_shape_of(file->config);
     for (const std::string& name : adapters) {
       for (const bool int8 : {false, true}) {
         SCOPED_TRACE(name + (int8 ? " as int8" : ""));
@@ -92,10 +92,8 @@ TEST(AdapterMessage, HasAllThatStepsRead) {
         const SavedTensors &a = got->saved, &b = want.saved;
         expect_same_view(a.embed, b.embed);
         expect_same_view(a.lm_head, b.lm_head);
-        expect_same_norms(a.input_norm, b.input_norm, shape.hidden);
-        expect_same_norms(a.post_attention_norm, b.post_attention_norm, shape.hidden);
-        expect_same_norms(a.q_norm, b.q_norm, shape.head_dim);
-        expect_same_norms(a.k_norm, b.k_norm, shape.head_dim);
+        for (size_t norm = 0; norm < kLayerNorms; ++norm)
+          expect_same_norms(a.norms[norm], b.norms[norm], shape.norms[norm]);
         EXPECT_TRUE(same_bytes(a.final_norm, b.final_norm, shape.hidden * 4));
         EXPECT_EQ(a.embed_tokens, b.embed_tokens);
         EXPECT_EQ(a.head_tokens, b.head_tokens);
@@ -111,7 +109,7 @@ TEST(AdapterMessage, HasAllThatStepsRead) {
 TEST(AdapterMessage, WhatIsNoAdapterIsAnError) {
   const auto file = open_base_model(kGolden + "models/llama-gqa");
   ASSERT_TRUE(file.ok());
-  const CopyShape shape{file->config.layers, file->config.hidden, file->config.head_dim};
+  const CopyShape shape = copy_shape_of(file->config);
   const auto adapter = load(kGolden + "adapters/gqa-save-embed-tied", file->config, false);
   ASSERT_TRUE(adapter.ok());
   std::vector<uint64_t> words((adapter_message_bytes(**adapter, shape) + 7) / 8);
@@ -120,7 +118,9 @@ TEST(AdapterMessage, WhatIsNoAdapterIsAnError) {
   EXPECT_TRUE(read_adapter_message(bytes, shape).ok());
   for (size_t size = 0; size < bytes.size(); size += 64)
     EXPECT_FALSE(read_adapter_message(bytes.first(size), shape).ok());
-  EXPECT_FALSE(read_adapter_message(bytes, {shape.layers + 100, shape.hidden, shape.head_dim}).ok());
+  CopyShape more = shape;
+  more.layers += 100;
+  EXPECT_FALSE(read_adapter_message(bytes, more).ok());
   words[0] ^= 1;
   EXPECT_FALSE(read_adapter_message(bytes, shape).ok());
 }

@@ -17,10 +17,9 @@ bool has_module_of(const Adapter& adapter, const LayerInput& input) {
 }
 
 bool has_norm_of(const SavedTensors& saved, int32_t layer) {
-  const auto has = [layer](const std::vector<const float*>& norms) {
+  return std::any_of(saved.norms.begin(), saved.norms.end(), [layer](const std::vector<const float*>& norms) {
     return !norms.empty() && norms[static_cast<size_t>(layer)] != nullptr;
-  };
-  return has(saved.input_norm) || has(saved.post_attention_norm) || has(saved.q_norm) || has(saved.k_norm);
+  });
 }
 
 bool has_head(const Adapter& adapter) {

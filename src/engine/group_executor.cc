@@ -43,8 +43,7 @@ class GroupExecutor final : public Executor {
     if (!fresh) return;
     at->second = adapter_of_rank(adapter, shard_);
     step_.announce(at->second);
-    if (memory_ == RankMemory::kOwn)
-      return tell(link_.send_adapter(adapter, {whole_.layers, whole_.hidden, whole_.head_dim}));
+    if (memory_ == RankMemory::kOwn) return tell(link_.send_adapter(adapter, copy_shape_of(whole_)));
     const Adapter* const whole = &adapter;  // is there until it is withdrawn
     tell(link_.send(RankCommand::kAnnounce, bytes_of(whole)));
   }

@@ -38,8 +38,11 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
   add_all(config.architecture);
   for (const int number : {config.hidden, config.heads, config.ffn}) add(number);
   add(config.rms_eps);
-  for (const bool has : {config.qkv_bias, config.o_bias, config.mlp_bias, config.qk_norm}) add(has);
+  for (const bool has : {config.qkv_bias, config.o_bias, config.mlp_bias, config.whole_qk_norm}) add(has);
+  for (const std::string_view name : config.norm_names) add_all(name);
   add_all(config.sliding);
+  add_all(config.unturned);
+  for (const double scale : {config.embed_scale, config.residual_scale, config.attention_scale}) add(scale);
   for (const int32_t number : {shape.layers, shape.kv_heads, shape.head_dim, static_cast<int32_t>(shape.dtype),
                                shape.streams.dim, shape.streams.levels})
     add(number);

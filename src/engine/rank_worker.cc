@@ -48,7 +48,7 @@ Status RankWorker::receive_adapter(std::span<const std::byte> payload) {
                      format_bytes(static_cast<int64_t>(payload.size())) +
                      "; raise --memory-budget or lower --adapter-memory.");
   }
-  TRY_ASSIGN(const Adapter whole, read_adapter_message(payload, {config.layers, config.hidden, config.head_dim}));
+  TRY_ASSIGN(const Adapter whole, read_adapter_message(payload, copy_shape_of(config)));
   grants_.insert_or_assign(whole.version, std::move(*grant));
   keep(adapter_of_rank(whole, shard_));
   link_.shrink();

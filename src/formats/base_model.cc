@@ -137,7 +137,7 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
       continue;
     }
     if (tensor.name.ends_with(".attn_rot_embd")) continue;  // computed; written by very old converters
-    const std::string name = canonical_name(tensor.name);
+    const std::string name = canonical_name(tensor.name, model.config);
     if (name.empty())
       return unsupported(path + ": holds tensor \"" + tensor.name +
                          "\", which is not known in a model of architecture " + model.config.architecture);

@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const loralei::GgufFile& file = **parsed;
   for (const loralei::TensorInfo& tensor : file.index.tensors) {
     CHECK(tensor.offset >= 0 && tensor.bytes >= 0 && tensor.offset + tensor.bytes <= static_cast<int64_t>(size));
-    loralei::canonical_name(tensor.name);
+    (void)loralei::canonical_name(tensor.name, loralei::ModelConfig());
   }
   std::vector<std::string> notes;
   const auto config = loralei::gguf_model_config(file, notes);

@@ -20,18 +20,13 @@ struct Name {
   const char* ours;
 };
 constexpr Name kLayerNames[] = {
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
+    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"}, {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"}, {"ffn_gate", "mlp.gate_proj"},  {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
-    {"attn_norm", "input_layernorm"},
-    {"ffn_norm", "post_attention_layernorm"},
 };
+// [LayerNorm]
+constexpr std::array<std::string_view, kLayerNorms> kNormNames = {
+    "attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm"};
 constexpr Name kOuterNames[] = {
     {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
 
@@ -42,9 +37,11 @@ class ConfigReader {
   Result<ModelConfig> read() {
     TRY_ASSIGN(const auto architecture, file_.text("general.architecture"));
     if (!architecture) return corrupt(file_.path + ": lacks general.architecture");
-    if (*architecture != "llama" && *architecture != "qwen2" && *architecture != "qwen3") {
-      return unsupported(file_.path + ": the architecture \"" + architecture->substr(0, 60) +
-                         "\" is not supported; supported are llama (with Mistral), qwen2, qwen3");
+    constexpr const char* kArchitectures[] = {"llama", "qwen2", "qwen3", "granite", "smollm3", "olmo2"};
+    if (std::find(std::begin(kArchitectures), std::end(kArchitectures), *architecture) == std::end(kArchitectures)) {
+      return unsupported(
+          file_.path + ": the architecture \"" + architecture->substr(0, 60) +
+          "\" is not supported; supported are llama (with Mistral), qwen2, qwen3, granite, smollm3, olmo2");
     }
     config_.architecture = *architecture;
     TRY(refuse_unsupported());
@@ -52,6 +49,7 @@ class ConfigReader {
     TRY(read_rope());
     TRY(read_window());
     TRY(read_presence());
+    TRY(read_more());
     TRY(check_model_config(config_, file_.path));
     return std::move(config_);
   }
@@ -79,7 +77,11 @@ class ConfigReader {
                                                            {"attention.max_alibi_bias", 0},
                                                            {"use_parallel_residual", 0},
                                                            {"attention.temperature_scale", 0}};
+    const bool scales = config_.architecture == "granite";  // read_more()
     for (const auto& [name, neutral] : kNeutral) {
+      if (scales && std::string_view(name).ends_with("scale") &&
+          name != std::string_view("attention.temperature_scale"))
+        continue;
       if (const GgufValue* value = file_.find(key(name))) {
         const double number = value->type == GgufType::kFloat ? value->real : static_cast<double>(value->number);
         if (number != neutral) {
@@ -191,6 +193,28 @@ class ConfigReader {
     return {};
   }
 
+  // A number of 0 is what llama.cpp takes for none.
+  Status read_scale(const char* name, double& scale) {
+    TRY_ASSIGN(const auto value, file_.real(key(name)));
+    if (value.value_or(0) == 0) return {};
+    if (!(*value > 0)) return corrupt(file_.path + ": " + key(name) + " must be above 0");
+    scale = *value;
+    return {};
+  }
+
+  Status read_more() {
+    if (config_.architecture == "granite") {
+      TRY(read_scale("embedding_scale", config_.embed_scale));
+      TRY(read_scale("residual_scale", config_.residual_scale));
+      TRY(read_scale("attention.scale", config_.attention_scale));
+      TRY(read_scale("logit_scale", config_.logits_divisor));
+    }
+    if (config_.architecture == "smollm3") {  // as llama.cpp has it; files do not say
+      for (int layer = 0; layer < config_.layers; ++layer) config_.unturned.push_back((layer + 1) % 4 == 0 ? 1 : 0);
+    }
+    return {};
+  }
+
   // What the metadata does not say, the tensors do.
   Status read_presence() {
     const auto has = [&](const char* name) { return file_.index.find(name) != nullptr; };
@@ -198,11 +222,15 @@ class ConfigReader {
     config_.qkv_bias = has("blk.0.attn_q.bias");
     config_.o_bias = has("blk.0.attn_output.bias");
     config_.mlp_bias = has("blk.0.ffn_gate.bias");
-    config_.qk_norm = has("blk.0.attn_q_norm.weight");
-    if (config_.qk_norm != (config_.architecture == "qwen3")) {
-      return unsupported(file_.path + ": norms of queries and keys belong to qwen3, and the architecture is " +
+    const bool olmo2 = config_.architecture == "olmo2";
+    const bool qk_norm = has("blk.0.attn_q_norm.weight");
+    if (qk_norm != (config_.architecture == "qwen3" || olmo2)) {
+      return unsupported(file_.path +
+                         ": norms of queries and keys belong to qwen3 and olmo2, and the architecture is " +
                          config_.architecture);
     }
+    if (olmo2) use_olmo2_norms(config_);
+    if (qk_norm && !olmo2) use_qk_norms(config_);
     return {};
   }
 
@@ -331,7 +359,7 @@ Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& not
   return vocab;
 }
 
-std::string canonical_name(std::string_view gguf_name) {
+std::string canonical_name(std::string_view gguf_name, const ModelConfig& config) {
   const size_t dot = gguf_name.rfind('.');
   if (dot == std::string_view::npos) return "";
   const std::string_view kind = gguf_name.substr(dot);
@@ -350,9 +378,15 @@ std::string canonical_name(std::string_view gguf_name) {
   for (const Name& name : kLayerNames) {
     if (module == name.gguf) return "model.layers." + std::to_string(layer) + "." + name.ours + std::string(kind);
   }
+  for (size_t norm = 0; norm < kLayerNorms; ++norm) {
+    if (module != kNormNames[norm] || config.norm_names[norm].empty()) continue;
+    return "model.layers." + std::to_string(layer) + "." + std::string(config.norm_names[norm]) + std::string(kind);
+  }
   return "";
 }
 
-bool gguf_permutes_qk(std::string_view architecture) { return architecture == "llama"; }
+bool gguf_permutes_qk(std::string_view architecture) {
+  return architecture == "llama" || architecture == "granite" || architecture == "smollm3";
+}
 
 }  // namespace loralei

@@ -26,9 +26,9 @@ Result<ModelConfig> gguf_model_config(const GgufFile& file, std::vector<std::str
 // the file calls them.
 Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& notes);
 
-// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; empty for
-// an unknown name.
-std::string canonical_name(std::string_view gguf_name);
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; empty for a name
+// that is unknown, or of a norm that such a model has not.
+std::string canonical_name(std::string_view gguf_name, const ModelConfig& config);
 
 // Whether q and k rows of this architecture are in interleaved-rope order in the file.
 bool gguf_permutes_qk(std::string_view architecture);

@@ -2,6 +2,7 @@
 #include "formats/hf_config.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/limits.h"
@@ -30,12 +31,45 @@ struct Architecture {
   bool qkv_bias;        // always has biases on q, k and v
   bool qk_norm;
   bool window_always;  // "sliding_window" counts by itself (default 4096); otherwise only with "use_sliding_window"
+  // What the class computes beside, and the keys that say how; null: nothing.
+  Status (*read_more)(const Json& root, ModelConfig& config, const std::string& path) = nullptr;
+  std::array<std::string_view, 4> more_keys = {};
 };
+
+Status read_granite(const Json& root, ModelConfig& config, const std::string& path);
+Status read_smollm3(const Json& root, ModelConfig& config, const std::string& path);
+Status read_olmo2(const Json& root, ModelConfig& config, const std::string& path);
+
 constexpr Architecture kArchitectures[] = {
     {"LlamaForCausalLM", "llama", 2048, 0, 0, true, true, false, false, false},
     {"MistralForCausalLM", "mistral", 131072, 8, 0, false, false, false, false, true},
     {"Qwen2ForCausalLM", "qwen2", 32768, 32, 0, false, false, true, false, false},
     {"Qwen3ForCausalLM", "qwen3", 32768, 32, 128, true, false, false, true, false},
+    {"GraniteForCausalLM",
+     "granite",
+     2048,
+     0,
+     0,
+     true,
+     true,
+     false,
+     false,
+     false,
+     read_granite,
+     {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"}},
+    {"SmolLM3ForCausalLM",
+     "smollm3",
+     32768,
+     4,
+     0,
+     true,
+     true,
+     false,
+     false,
+     false,
+     read_smollm3,
+     {"no_rope_layers", "no_rope_layer_interval"}},
+    {"Olmo2ForCausalLM", "olmo2", 2048, 0, 0, true, false, false, false, false, read_olmo2},
 };
 
 // Keys that are applied below or say nothing about inference.
@@ -156,11 +190,14 @@ Result<const Architecture*> find_architecture(const Json& root, const std::strin
 }
 
 // Keys outside what this reader applies: refuse those that matter, note the unknown ones.
-Status check_other_keys(const Json& root, const std::string& path, std::vector<std::string>& notes) {
+Status check_other_keys(const Json& root, const Architecture& architecture, const std::string& path,
+                        std::vector<std::string>& notes) {
   std::vector<std::string> unknown;
   for (const auto& item : root.items()) {
     const std::string& key = item.key();
     const Json& value = item.value();
+    const auto& own = architecture.more_keys;
+    if (std::find(own.begin(), own.end(), key) != own.end()) continue;
     const auto neutral = std::find_if(std::begin(kNeutralKeys), std::end(kNeutralKeys),
                                       [&](const NeutralKey& rule) { return key == rule.key; });
     if (neutral != std::end(kNeutralKeys)) {
@@ -191,6 +228,38 @@ Result<double> positive(const Json& object, const char* key, double fallback, co
   if (value && !(*value > 0))
     return corrupt(path + ": \"" + key + "\" must be above 0, but it is " + std::to_string(*value));
   return value.value_or(fallback);
+}
+
+// Without them all are 1, the attention's too.
+Status read_granite(const Json& root, ModelConfig& config, const std::string& path) {
+  TRY_ASSIGN(config.embed_scale, positive(root, "embedding_multiplier", 1, path));
+  TRY_ASSIGN(config.residual_scale, positive(root, "residual_multiplier", 1, path));
+  TRY_ASSIGN(config.attention_scale, positive(root, "attention_multiplier", 1, path));
+  TRY_ASSIGN(config.logits_divisor, positive(root, "logits_scaling", 1, path));
+  return {};
+}
+
+// A list of 1 (turned) and 0, one for each layer; without it every fourth layer is not
+// turned, or as the interval says.
+Status read_smollm3(const Json& root, ModelConfig& config, const std::string& path) {
+  const auto layers = static_cast<size_t>(config.layers);
+  TRY_ASSIGN(const auto interval, json_int(root, "no_rope_layer_interval", 1, kMaxLayers, path));
+  TRY_ASSIGN(const auto turned, json_ints(root, "no_rope_layers", 0, 1, path));
+  if (turned && turned->size() != layers) {
+    return corrupt(path + ": \"no_rope_layers\" must be a list with one entry for each of the " +
+                   std::to_string(config.layers) + " layers");
+  }
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const bool is = turned ? (*turned)[layer] != 0 : (static_cast<int64_t>(layer) + 1) % interval.value_or(4) != 0;
+    config.unturned.push_back(is ? 0 : 1);
+  }
+  return {};
+}
+
+Status read_olmo2(const Json& root, ModelConfig& config, const std::string& path) {
+  use_olmo2_norms(config);
+  TRY_ASSIGN(config.rms_eps, positive(root, "rms_norm_eps", 1e-5, path));
+  return {};
 }
 
 Result<double> need_factor(const Json& rope, const std::string& path) {
@@ -386,7 +455,7 @@ Status read_flags(const Json& root, const Architecture& architecture, ModelConfi
   config.qkv_bias = architecture.qkv_bias || (architecture.attention_bias && attention_bias.value_or(false));
   config.o_bias = architecture.attention_bias && attention_bias.value_or(false);
   config.mlp_bias = architecture.mlp_bias && mlp_bias.value_or(false);
-  config.qk_norm = architecture.qk_norm;
+  if (architecture.qk_norm) use_qk_norms(config);
   TRY_ASSIGN(const auto activation, json_string(root, "hidden_act", path));
   if (activation.value_or("silu") != "silu" && activation != "swish") {
     return refused_value(path, "hidden_act", Json(*activation), "only silu is");
@@ -446,7 +515,14 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
   }
   if (!(config.rms_eps > 0 && config.rms_eps < 1))
     return corrupt(path + ": the epsilon of RMS norm must lie between 0 and 1");
+  for (const double scale : {config.embed_scale, config.residual_scale, config.logits_divisor,
+                             config.attention_scale == 0 ? 1 : config.attention_scale}) {
+    if (!(scale >= 1e-6 && scale <= 1e6))
+      return corrupt(path + ": a multiplier of the model must lie between 1e-6 and 1e6, but one is " +
+                     std::to_string(scale));
+  }
   CHECK(config.sliding.size() == static_cast<size_t>(config.layers));
+  CHECK(config.unturned.empty() || config.unturned.size() == static_cast<size_t>(config.layers));
   return {};
 }
 
@@ -458,13 +534,14 @@ Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path)
   }
   TRY_ASSIGN(const Architecture* architecture, find_architecture(root, path));
   HfConfig result;
-  TRY(check_other_keys(root, path, result.notes));
+  TRY(check_other_keys(root, *architecture, path, result.notes));
   ModelConfig& config = result.config;
   config.architecture = architecture->name;
   TRY(read_shape(root, *architecture, config, path));
   TRY(read_flags(root, *architecture, config, path));
   TRY(read_rope(root, config, path));
   TRY(read_windows(root, *architecture, config, path));
+  if (architecture->read_more != nullptr) TRY(architecture->read_more(root, config, path));
   TRY_ASSIGN(config.eos, read_ends(root, config.vocab, path));
   TRY(check_model_config(config, path));
   return result;

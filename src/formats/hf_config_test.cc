@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/limits.h"
 #include "formats/json_util.h"
 
@@ -44,7 +46,7 @@ TEST(HfConfig, DefaultsAreThoseOfTheClass) {
   EXPECT_EQ(llama_config.rope_theta, 10000.0);
   EXPECT_EQ(llama_config.max_position, 2048);
   EXPECT_FALSE(llama_config.tied_head || llama_config.qkv_bias || llama_config.o_bias || llama_config.mlp_bias ||
-               llama_config.qk_norm);
+               has_norm(llama_config, LayerNorm::kQ));
   EXPECT_EQ(llama_config.sliding, (std::vector<int32_t>{0, 0, 0}));
 
   Json no_kv = llama();
@@ -57,9 +59,9 @@ TEST(HfConfig, DefaultsAreThoseOfTheClass) {
   EXPECT_EQ(read(of("MistralForCausalLM", {{"sliding_window", nullptr}})).sliding, (std::vector<int32_t>{0, 0, 0}));
   EXPECT_EQ(read(of("MistralForCausalLM")).max_position, 131072);
   const ModelConfig qwen2 = read(of("Qwen2ForCausalLM"));
-  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.qk_norm);
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !has_norm(qwen2, LayerNorm::kQ));
   const ModelConfig qwen3 = read(of("Qwen3ForCausalLM"));
-  EXPECT_TRUE(!qwen3.qkv_bias && qwen3.qk_norm);
+  EXPECT_TRUE(!qwen3.qkv_bias && has_norm(qwen3, LayerNorm::kQ));
   EXPECT_EQ(qwen3.head_dim, 128);
   const ModelConfig biased = read(of("Qwen3ForCausalLM", {{"attention_bias", true}}));
   EXPECT_TRUE(biased.qkv_bias && biased.o_bias);
@@ -187,6 +189,48 @@ TEST(HfConfig, RefusesByNameWhatChangesTheResult) {
   ASSERT_TRUE(noted.ok());
   ASSERT_EQ(noted->notes.size(), 1u);
   EXPECT_NE(noted->notes[0].find("brand_new_key"), std::string::npos);
+}
+
+TEST(HfConfig, GraniteSaysWhatItMultiplies) {
+  const ModelConfig none = read(of("GraniteForCausalLM"));
+  EXPECT_EQ(none.attention_scale, 1) << "as its class has it";
+  EXPECT_EQ(attention_scale_of(read(llama())), 1 / std::sqrt(8.0));
+  const ModelConfig granite = read(of("GraniteForCausalLM", {{"embedding_multiplier", 12},
+                                                             {"residual_multiplier", 0.22},
+                                                             {"attention_multiplier", 0.0078125},
+                                                             {"logits_scaling", 8.0}}));
+  EXPECT_EQ(granite.embed_scale, 12);
+  EXPECT_EQ(granite.residual_scale, 0.22);
+  EXPECT_EQ(attention_scale_of(granite), 0.0078125);
+  EXPECT_EQ(granite.logits_divisor, 8);
+  for (const char* key : {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"}) {
+    for (const Json& value : {Json(0), Json(-1), Json(1e300), Json("1"), Json::array({1}), Json(1e-300)})
+      refusal(of("GraniteForCausalLM", {{key, value}}));
+  }
+  refusal(of("GraniteForCausalLM", {{"logit_scale", 2}}));
+}
+
+TEST(HfConfig, SmolLM3SaysWhichLayersAreNotTurned) {
+  using Layers = std::vector<uint8_t>;
+  EXPECT_EQ(read(of("SmolLM3ForCausalLM", {{"num_hidden_layers", 5}})).unturned, (Layers{0, 0, 0, 1, 0}));
+  EXPECT_EQ(read(of("SmolLM3ForCausalLM", {{"no_rope_layer_interval", 2}})).unturned, (Layers{0, 1, 0}));
+  EXPECT_EQ(read(of("SmolLM3ForCausalLM", {{"no_rope_layers", {0, 1, 1}}})).unturned, (Layers{1, 0, 0}));
+  EXPECT_TRUE(read(llama()).unturned.empty());
+  for (const Json& value : {Json::array({0, 1}), Json::array({0, 1, 2}), Json::array({0, 1, -1}), Json("x"), Json(1)})
+    refusal(of("SmolLM3ForCausalLM", {{"no_rope_layers", value}}));
+  for (const Json& value : {Json(0), Json(-4), Json(1.5)})
+    refusal(of("SmolLM3ForCausalLM", {{"no_rope_layer_interval", value}}));
+}
+
+TEST(HfConfig, Olmo2HasItsNormsElsewhere) {
+  const ModelConfig olmo2 = read(of("Olmo2ForCausalLM"));
+  EXPECT_EQ(olmo2.rms_eps, 1e-5);
+  EXPECT_FALSE(has_norm(olmo2, LayerNorm::kInput) || has_norm(olmo2, LayerNorm::kFfnInput));
+  EXPECT_TRUE(has_norm(olmo2, LayerNorm::kAttentionOut) && has_norm(olmo2, LayerNorm::kFfnOut));
+  EXPECT_EQ(norm_width(olmo2, LayerNorm::kQ), 32) << "all heads together";
+  EXPECT_EQ(norm_width(olmo2, LayerNorm::kK), 16);
+  EXPECT_EQ(norm_width(read(of("Qwen3ForCausalLM", {{"head_dim", 8}})), LayerNorm::kQ), 8);
+  EXPECT_EQ(norm_width(read(llama()), LayerNorm::kAttentionOut), 0);
 }
 
 TEST(HfConfig, RefusesImpossibleSizesAndArchitectures) {

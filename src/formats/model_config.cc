@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/model_config.h"
 
+#include <cmath>
+
 #include <algorithm>
 
 #include "base/limits.h"
@@ -23,6 +25,37 @@ int64_t positions_reached(const ModelConfig& config) {
     }
   }
   return config.max_position;
+}
+
+bool has_norm(const ModelConfig& config, LayerNorm norm) {
+  return !config.norm_names[static_cast<size_t>(norm)].empty();
+}
+
+void use_qk_norms(ModelConfig& config) {
+  config.norm_names[static_cast<size_t>(LayerNorm::kQ)] = "self_attn.q_norm";
+  config.norm_names[static_cast<size_t>(LayerNorm::kK)] = "self_attn.k_norm";
+}
+
+void use_olmo2_norms(ModelConfig& config) {
+  config.norm_names = {"", "post_attention_layernorm", "", "post_feedforward_layernorm", "", ""};
+  use_qk_norms(config);
+  config.whole_qk_norm = true;
+}
+
+int norm_width(const ModelConfig& config, LayerNorm norm) {
+  if (!has_norm(config, norm)) return 0;
+  switch (norm) {
+    case LayerNorm::kQ:
+      return config.whole_qk_norm ? config.heads * config.head_dim : config.head_dim;
+    case LayerNorm::kK:
+      return config.whole_qk_norm ? config.kv_heads * config.head_dim : config.head_dim;
+    default:
+      return config.hidden;
+  }
+}
+
+double attention_scale_of(const ModelConfig& config) {
+  return config.attention_scale > 0 ? config.attention_scale : 1.0 / std::sqrt(static_cast<double>(config.head_dim));
 }
 
 }  // namespace loralei

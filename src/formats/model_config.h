@@ -14,9 +14,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/layer_norm.h"
 #include "tensor/dtype.h"
 
 namespace loralei {
@@ -37,7 +39,7 @@ struct RopeScaling {
 };
 
 struct ModelConfig {
-  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3"
+  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3", "granite", "smollm3"
   int hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
   double rms_eps = 1e-5;
   double rope_theta = 10000.0;
@@ -45,8 +47,16 @@ struct ModelConfig {
   int64_t max_position = 2048;
   bool tied_head = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool qk_norm = false;
+  // [LayerNorm] their names inside of a layer; empty: the model has none of it.
+  std::array<std::string_view, kLayerNorms> norm_names = {
+      "input_layernorm", "", "post_attention_layernorm", "", "", ""};
+  bool whole_qk_norm = false;    // over all heads of a row, not each of them
   std::vector<int32_t> sliding;  // [layers] attention window in tokens, 0 = full attention
+  // [layers] 1: queries and keys are not turned (NoPE); empty: all are.
+  std::vector<uint8_t> unturned;
+  // What numbers are multiplied with: rows of the embedding; what a block adds to the
+  // stream; scores of attention (0: head_dim^-1/2). And what logits are divided by.
+  double embed_scale = 1, residual_scale = 1, attention_scale = 0, logits_divisor = 1;
   std::vector<TokenId> eos;
   DType dtype = DType::kBF16;  // the dtype most weights have, for display and the KV default
 };
@@ -61,5 +71,11 @@ inline constexpr std::array<const char*, 7> kLayerMatrices = {
 // more is asked for, or what the scaling stretches the positions trained with to. Dynamic
 // scaling goes as far as any length.
 int64_t positions_reached(const ModelConfig& config);
+double attention_scale_of(const ModelConfig& config);
+bool has_norm(const ModelConfig& config, LayerNorm norm);
+void use_qk_norms(ModelConfig& config);     // of each head
+void use_olmo2_norms(ModelConfig& config);  // behind blocks, and of all queries and keys of a row
+// The numbers of its weight; 0: there is none.
+int norm_width(const ModelConfig& config, LayerNorm norm);
 
 }  // namespace loralei

@@ -30,11 +30,9 @@ void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>
   linear("mlp.gate_proj", config.ffn, hidden, config.mlp_bias);
   linear("mlp.up_proj", config.ffn, hidden, config.mlp_bias);
   linear("mlp.down_proj", hidden, config.ffn, config.mlp_bias);
-  list.push_back({prefix + "input_layernorm.weight", {hidden}});
-  list.push_back({prefix + "post_attention_layernorm.weight", {hidden}});
-  if (config.qk_norm) {
-    list.push_back({prefix + "self_attn.q_norm.weight", {config.head_dim}});
-    list.push_back({prefix + "self_attn.k_norm.weight", {config.head_dim}});
+  for (size_t norm = 0; norm < kLayerNorms; ++norm) {
+    if (const int width = norm_width(config, static_cast<LayerNorm>(norm)); width > 0)
+      list.push_back({prefix + std::string(config.norm_names[norm]) + ".weight", {width}});
   }
 }
 

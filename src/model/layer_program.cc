@@ -80,11 +80,9 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
       TRY_ASSIGN(layer.matrix[module], need_matrix(weights, path + ".weight"));
       layer.bias[module] = bias_of_rank(config, static_cast<Module>(module), weights.vector(path + ".bias"), shard);
     }
-    TRY_ASSIGN(layer.input_norm, need_vector(weights, prefix + "input_layernorm.weight"));
-    TRY_ASSIGN(layer.post_attention_norm, need_vector(weights, prefix + "post_attention_layernorm.weight"));
-    if (config.qk_norm) {
-      TRY_ASSIGN(layer.q_norm, need_vector(weights, prefix + "self_attn.q_norm.weight"));
-      TRY_ASSIGN(layer.k_norm, need_vector(weights, prefix + "self_attn.k_norm.weight"));
+    for (size_t norm = 0; norm < kLayerNorms; ++norm) {
+      if (!has_norm(config, static_cast<LayerNorm>(norm))) continue;
+      TRY_ASSIGN(layer.norm[norm], need_vector(weights, prefix + std::string(config.norm_names[norm]) + ".weight"));
     }
   }
   TRY_ASSIGN(program.embed, need_matrix(weights, "model.embed_tokens.weight"));

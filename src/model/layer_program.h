@@ -19,10 +19,7 @@ namespace loralei {
 struct LayerWeights {
   std::array<TensorSlot, kLayerModules> matrix;  // by Module: q k v o gate up down
   std::array<const float*, kLayerModules> bias;  // [out] or null
-  const float* input_norm = nullptr;             // [hidden]
-  const float* post_attention_norm = nullptr;    // [hidden]
-  const float* q_norm = nullptr;                 // [head_dim] or null
-  const float* k_norm = nullptr;
+  std::array<const float*, kLayerNorms> norm{};  // by LayerNorm, [norm_width] or null
 };
 
 struct LayerProgram {

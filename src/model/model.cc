@@ -12,10 +12,6 @@
 namespace loralei {
 namespace {
 
-const float* layer_override(const std::vector<const float*>& entries, int layer) {
-  return entries.empty() ? nullptr : entries[static_cast<size_t>(layer)];
-}
-
 // Floats of the activations and bytes of the kernels' scratch for these limits.
 struct ScratchSizes {
   int64_t floats = 0;
@@ -120,7 +116,17 @@ Status Model::State::embed(const ModelBatch& batch) {
     }
   });
   TRY(std::move(looked_up));
-  if (batch.segments.empty()) return {};
+  if (!batch.segments.empty()) embed_lora(batch);
+  if (config.embed_scale == 1) return {};
+  ops->scale(context, {.y = x,
+                       .y_stride = config.hidden,
+                       .rows = rows,
+                       .dim = config.hidden,
+                       .factor = static_cast<float>(config.embed_scale)});
+  return {};
+}
+
+void Model::State::embed_lora(const ModelBatch& batch) {
   LoraEmbedArgs lora;
   lora.tokens = batch.tokens.data();
   lora.segments = batch.segments;
@@ -129,7 +135,6 @@ Status Model::State::embed(const ModelBatch& batch) {
   lora.target.y_stride = config.hidden;
   lora.target.out = config.hidden;
   ops->lora_embed(context, lora);
-  return {};
 }
 
 void Model::State::find_angles(const ModelBatch& batch) {
@@ -143,20 +148,33 @@ void Model::State::find_angles(const ModelBatch& batch) {
   ops->rope_angles(context, args);
 }
 
-void Model::State::norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
-                        const float* weight, const float* (*pick)(const SavedTensors&, int layer), int layer) {
-  for_each_run(rows, overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
-    const float* replaced = saved != nullptr ? pick(*saved, layer) : nullptr;
-    RmsNormArgs args;
-    args.x = input + static_cast<int64_t>(begin) * config.hidden;
-    args.y = output + static_cast<int64_t>(begin) * config.hidden;
-    args.x_stride = args.y_stride = config.hidden;
-    args.weight = replaced != nullptr ? replaced : weight;
-    args.rows = count;
-    args.dim = config.hidden;
-    args.eps = static_cast<float>(config.rms_eps);
-    ops->rms_norm(context, args);
-  });
+void Model::State::norm_rows(const ModelBatch& batch, LayerNorm which, int layer, const float* input, float* output) {
+  RmsNormArgs args;
+  args.dim = norm_width(config, which);
+  args.x_stride = config.hidden;
+  if (which == LayerNorm::kQ || which == LayerNorm::kK) {
+    args.x_stride = which == LayerNorm::kQ ? q_width() : kv_width();
+    args.vectors = static_cast<int32_t>(args.x_stride) / args.dim;
+  }
+  args.y_stride = args.x_stride;
+  args.eps = static_cast<float>(config.rms_eps);
+  const float* const base = program.layers[static_cast<size_t>(layer)].norm[static_cast<size_t>(which)];
+  for_each_run(static_cast<int32_t>(batch.tokens.size()), batch.overrides,
+               [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+                 const float* const replaced = saved != nullptr ? saved->norm(which, layer) : nullptr;
+                 args.x = input + begin * args.x_stride;
+                 args.y = output + begin * args.y_stride;
+                 args.weight = replaced != nullptr ? replaced : base;
+                 args.rows = count;
+                 ops->rms_norm(context, args);
+               });
+}
+
+// What a block reads of the stream.
+const float* Model::State::block_input(const ModelBatch& batch, LayerNorm norm, int layer) {
+  if (!has_norm(config, norm)) return x;
+  norm_rows(batch, norm, layer, x, normed);
+  return normed;
 }
 
 Status Model::State::project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
@@ -227,41 +245,7 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
   return {};
 }
 
-void Model::State::head_norm(float* rows_data, float* output, const ModelBatch& batch, int32_t count, const float* base,
-                             const float* (*pick)(const SavedTensors&, int layer), int layer, int heads) {
-  for_each_run(count, batch.overrides, [&](int32_t begin, int32_t run, const SavedTensors* saved) {
-    const float* replaced = saved != nullptr ? pick(*saved, layer) : nullptr;
-    RmsNormArgs args;
-    args.x = rows_data + static_cast<int64_t>(begin) * heads * config.head_dim;
-    args.y = output + static_cast<int64_t>(begin) * heads * config.head_dim;
-    args.x_stride = args.y_stride = static_cast<int64_t>(heads) * config.head_dim;
-    args.weight = replaced != nullptr ? replaced : base;
-    args.rows = run;
-    args.vectors = heads;
-    args.dim = config.head_dim;
-    args.eps = static_cast<float>(config.rms_eps);
-    ops->rms_norm(context, args);
-  });
-}
-
-Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, int layer) {
-  const auto rows = static_cast<int32_t>(batch.tokens.size());
-  const LayerWeights& layer_weights = program.layers[static_cast<size_t>(layer)];
-  norm(
-      x, normed, rows, batch.overrides, layer_weights.input_norm,
-      [](const SavedTensors& saved, int index) { return layer_override(saved.input_norm, index); }, layer);
-  static constexpr Module kInputs[] = {Module::kQ, Module::kK, Module::kV};
-  float* const outputs[] = {q, k, v};
-  TRY(project(batch, layer, kInputs, normed, config.hidden, outputs, false));
-  if (config.qk_norm) {
-    head_norm(
-        q, q, batch, rows, layer_weights.q_norm,
-        [](const SavedTensors& saved, int index) { return layer_override(saved.q_norm, index); }, layer, config.heads);
-    head_norm(
-        k, k, batch, rows, layer_weights.k_norm,
-        [](const SavedTensors& saved, int index) { return layer_override(saved.k_norm, index); }, layer,
-        config.kv_heads);
-  }
+void Model::State::turn(int32_t rows) {
   RopeArgs rotate;
   rotate.angles = angles;
   rotate.rows = rows;
@@ -274,6 +258,17 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   rotate.stride = kv_width();
   rotate.heads = config.kv_heads;
   ops->rope(context, rotate);
+}
+
+Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, int layer) {
+  const auto rows = static_cast<int32_t>(batch.tokens.size());
+  const float* const input = block_input(batch, LayerNorm::kInput, layer);
+  static constexpr Module kInputs[] = {Module::kQ, Module::kK, Module::kV};
+  float* const outputs[] = {q, k, v};
+  TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
+  if (has_norm(config, LayerNorm::kQ)) norm_rows(batch, LayerNorm::kQ, layer, q, q);
+  if (has_norm(config, LayerNorm::kK)) norm_rows(batch, LayerNorm::kK, layer, k, k);
+  if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows);
 
   KvStoreArgs store;
   store.k = k;
@@ -290,7 +285,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   attend.kv = kv;
   attend.layer = layer;
   attend.heads = config.heads;
-  attend.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  attend.scale = static_cast<float>(attention_scale_of(config));
   attend.window = config.sliding.empty() ? 0 : config.sliding[static_cast<size_t>(layer)];
   attend.groups = batch.groups;
   {
@@ -302,14 +297,34 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   return project_to_stream(batch, layer, Module::kO, attended, q_width());
 }
 
+// What several ranks have to add is summed beside the stream, so that this is the same
+// bits in all of them; so is what is added in part. The input norm's output is not read
+// any more by then.
+Status Model::State::project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input,
+                                       int64_t input_stride) {
+  const LayerNorm after = module == Module::kO ? LayerNorm::kAttentionOut : LayerNorm::kFfnOut;
+  const bool beside = group != nullptr || config.residual_scale != 1 || has_norm(config, after);
+  float* const outputs[] = {beside ? normed : x};
+  TRY(project(batch, layer, {&module, 1}, input, input_stride, outputs, !beside));
+  if (!beside) return {};
+  if (group != nullptr) TRY(group->all_reduce_sum({normed, batch.tokens.size() * static_cast<size_t>(config.hidden)}));
+  if (has_norm(config, after)) norm_rows(batch, after, layer, normed, normed);
+  AddArgs add;
+  add.x = normed;
+  add.y = x;
+  add.x_stride = add.y_stride = add.dim = config.hidden;
+  add.rows = static_cast<int32_t>(batch.tokens.size());
+  add.scale = static_cast<float>(config.residual_scale);
+  ops->add(context, add);
+  return {};
+}
+
 Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
-  norm(
-      x, normed, rows, batch.overrides, program.layers[static_cast<size_t>(layer)].post_attention_norm,
-      [](const SavedTensors& saved, int index) { return layer_override(saved.post_attention_norm, index); }, layer);
+  const float* const input = block_input(batch, LayerNorm::kFfnInput, layer);
   static constexpr Module kInputs[] = {Module::kGate, Module::kUp};
   float* const outputs[] = {gate, up};
-  TRY(project(batch, layer, kInputs, normed, config.hidden, outputs, false));
+  TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
   SwigluArgs swiglu;
   swiglu.gate = gate;
   swiglu.up = up;

@@ -30,9 +30,18 @@ void Model::State::gather(const ModelBatch& batch, std::span<const int32_t> rows
     std::tie(run.row_begin, run.row_count) = range(run.row_begin, run.row_count);
     if (run.row_count > 0) head_overrides.push_back(run);
   }
-  norm(
-      normed, normed, static_cast<int32_t>(rows.size()), head_overrides, program.final_norm,
-      [](const SavedTensors& saved, int) { return saved.final_norm; }, 0);
+  for_each_run(static_cast<int32_t>(rows.size()), head_overrides,
+               [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+                 float* const at = normed + int64_t{begin} * config.hidden;
+                 const bool own = saved != nullptr && saved->final_norm != nullptr;
+                 RmsNormArgs args;
+                 args.x = args.y = at;
+                 args.x_stride = args.y_stride = args.dim = config.hidden;
+                 args.weight = own ? saved->final_norm : program.final_norm;
+                 args.rows = count;
+                 args.eps = static_cast<float>(config.rms_eps);
+                 ops->rms_norm(context, args);
+               });
 }
 
 namespace {
@@ -132,7 +141,18 @@ Status Model::State::head(const ModelBatch& batch) {
   if (batch.logits_rows.empty()) return {};
   gather(batch, batch.logits_rows);
   TRY(group == nullptr ? head_matrix(batch) : gather_head(batch));
-  if (head_segments.empty() || !gives_results) return {};
+  if (!gives_results) return {};
+  if (!head_segments.empty()) head_lora(batch);
+  if (config.logits_divisor == 1) return {};
+  ops->scale(context, {.y = batch.logits,
+                       .y_stride = batch.logits_stride,
+                       .rows = static_cast<int32_t>(batch.logits_rows.size()),
+                       .dim = static_cast<int32_t>(batch.logits_stride),
+                       .factor = static_cast<float>(1 / config.logits_divisor)});
+  return {};
+}
+
+void Model::State::head_lora(const ModelBatch& batch) {
   LoraTarget target;
   target.y = batch.logits;
   target.y_stride = batch.logits_stride;
@@ -146,7 +166,6 @@ Status Model::State::head(const ModelBatch& batch) {
   lora.targets = {&target, 1};
   const Timed timed(times.lora_ns);
   ops->lora(context, lora);
-  return {};
 }
 
 }  // namespace loralei

@@ -101,21 +101,4 @@ Status Model::State::gather_head(const ModelBatch& batch) {
   return {};
 }
 
-// What several ranks have to add is summed beside the stream, so that this is the same
-// bits in all of them. The input norm's output is not read any more by then.
-Status Model::State::project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input,
-                                       int64_t input_stride) {
-  float* const outputs[] = {group == nullptr ? x : normed};
-  TRY(project(batch, layer, {&module, 1}, input, input_stride, outputs, group == nullptr));
-  if (group == nullptr) return {};
-  AddArgs add;
-  add.x = normed;
-  add.y = x;
-  add.x_stride = add.y_stride = add.dim = config.hidden;
-  add.rows = static_cast<int32_t>(batch.tokens.size());
-  TRY(group->all_reduce_sum({normed, batch.tokens.size() * static_cast<size_t>(config.hidden)}));
-  ops->add(context, add);
-  return {};
-}
-
 }  // namespace loralei

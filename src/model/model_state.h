@@ -83,23 +83,24 @@ struct Model::State {
   // Layers (model.cc).
   Status allocate();
   Status embed(const ModelBatch& batch);
+  void embed_lora(const ModelBatch& batch);
   void find_angles(const ModelBatch& batch);
-  void norm(const float* input, float* output, int32_t rows, std::span<const RowOverride> overrides,
-            const float* weight, const float* (*pick)(const SavedTensors&, int layer), int layer);
-  // Per-head norm of q or k (Qwen3), in place.
-  void head_norm(float* rows_data, float* output, const ModelBatch& batch, int32_t count, const float* base,
-                 const float* (*pick)(const SavedTensors&, int layer), int layer, int heads);
+  // Of the stream, or of q or k; in place allowed.
+  void norm_rows(const ModelBatch& batch, LayerNorm which, int layer, const float* input, float* output);
+  const float* block_input(const ModelBatch& batch, LayerNorm norm, int layer);
   // outputs[i] = input W_i^T (+ bias) for every module that shares this input, then one
   // grouped LoRA call for all of them.
   Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
                  int64_t input_stride, std::span<float* const> outputs, bool accumulate);
   // x += input W^T (+ bias) + x A B, of a module whose inputs are shared among the ranks.
   Status project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input, int64_t input_stride);
+  void turn(int32_t rows);  // q and k, by their positions
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
   Status ffn_block(const ModelBatch& batch, int layer);
 
   // The head (model_head.cc).
   Status head(const ModelBatch& batch);
+  void head_lora(const ModelBatch& batch);
   // normed[i] = final_norm(x[rows[i]]); segments and overrides of the gathered rows land
   // in head_segments and head_overrides.
   void gather(const ModelBatch& batch, std::span<const int32_t> rows);

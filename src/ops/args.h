@@ -8,12 +8,15 @@
 // order whatever the number of rows, and threads split rows and columns, never the sum.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/layer_norm.h"
 #include "base/limits.h"
 #include "tensor/dtype.h"
 #include "tensor/weight_view.h"
@@ -166,21 +169,24 @@ struct LoraSumArgs {
 
 // What an adapter changes besides low-rank pairs. Null / empty where it changes nothing.
 struct SavedTensors {
-  WeightView embed;                               // [vocab', hidden]
-  WeightView lm_head;                             // [vocab', hidden]
-  const float* final_norm = nullptr;              // [hidden]
-  std::vector<const float*> input_norm;           // [layers] entries may be null; empty if none
-  std::vector<const float*> post_attention_norm;  // [layers]
-  std::vector<const float*> q_norm, k_norm;       // [layers]
+  WeightView embed;                   // [vocab', hidden]
+  WeightView lm_head;                 // [vocab', hidden]
+  const float* final_norm = nullptr;  // [hidden]
+  // [LayerNorm][layers] entries may be null; a list is empty where there are none.
+  std::array<std::vector<const float*>, kLayerNorms> norms;
   // trainable_token_indices: these embedding (and, when tied or named, head)
   // rows are replaced.
   std::vector<TokenId> embed_tokens, head_tokens;  // sorted
   const float* embed_rows = nullptr;               // [embed_tokens, hidden]
   const float* head_rows = nullptr;                // [head_tokens, hidden]
 
+  const float* norm(LayerNorm which, int32_t layer) const {
+    const auto& list = norms[static_cast<size_t>(which)];
+    return list.empty() ? nullptr : list[static_cast<size_t>(layer)];
+  }
   bool any() const {
-    return !embed.empty() || !lm_head.empty() || final_norm || !input_norm.empty() || !post_attention_norm.empty() ||
-           !q_norm.empty() || !k_norm.empty() || !embed_tokens.empty() || !head_tokens.empty();
+    return !embed.empty() || !lm_head.empty() || final_norm || !embed_tokens.empty() || !head_tokens.empty() ||
+           std::any_of(norms.begin(), norms.end(), [](const auto& list) { return !list.empty(); });
   }
 };
 
@@ -318,7 +324,7 @@ struct EmbedArgs {
   int64_t y_stride = 0;
 };
 
-// y += x, element by element.
+// y += scale * x, element by element, rounded after each.
 struct AddArgs {
   const float* x = nullptr;  // [rows, dim]
   int64_t x_stride = 0;
@@ -326,6 +332,16 @@ struct AddArgs {
   int64_t y_stride = 0;
   int32_t rows = 0;
   int32_t dim = 0;
+  float scale = 1.0f;
+};
+
+// y *= factor, element by element.
+struct ScaleArgs {
+  float* y = nullptr;  // [rows, dim]
+  int64_t y_stride = 0;
+  int32_t rows = 0;
+  int32_t dim = 0;
+  float factor = 1.0f;
 };
 
 }  // namespace loralei

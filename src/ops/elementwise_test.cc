@@ -131,7 +131,7 @@ TEST_P(Elementwise, SpecialValuesFlowThrough) {
   EXPECT_TRUE(std::isnan(x[1]));
 }
 
-TEST_P(Elementwise, AddAddsAndRowsAreIndependent) {
+TEST_P(Elementwise, AddAddsScaleScalesAndRowsAreIndependent) {
   Prng prng(404);
   for (int32_t dim : {1, 31, 2050}) {
     const int32_t rows = 37;
@@ -142,6 +142,12 @@ TEST_P(Elementwise, AddAddsAndRowsAreIndependent) {
     TestContext& context = fresh_context(table(), 4);
     table().add(context.ctx,
                 {.x = x.data(), .x_stride = dim, .y = y.data(), .y_stride = dim, .rows = rows, .dim = dim});
+    EXPECT_TRUE(same_bits(y, expected));
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = (expected[i] + 0.22f * x[i]) * 12.0f;
+    table().add(
+        context.ctx,
+        {.x = x.data(), .x_stride = dim, .y = y.data(), .y_stride = dim, .rows = rows, .dim = dim, .scale = 0.22f});
+    table().scale(context.ctx, {.y = y.data(), .y_stride = dim, .rows = rows, .dim = dim, .factor = 12.0f});
     EXPECT_TRUE(same_bits(y, expected));
   }
 }
@@ -182,6 +188,7 @@ TEST_P(Elementwise, NoRowsIsNoWork) {
   table().swiglu(context.ctx, {});
   table().embed(context.ctx, {});
   table().add(context.ctx, {});
+  table().scale(context.ctx, {});
   EXPECT_EQ(context.ctx.op_count, 0u);
 }
 

@@ -124,6 +124,7 @@ Status cut_target(const TensorInfo& info, const PlannedMatrix& planned, const Sh
 }
 
 Status check_heads(const ModelConfig& config, int size) {
+  if (config.whole_qk_norm && size > 1) return not_cut("it norms the queries of all heads together");
   if (config.kv_heads % size == 0 && config.heads % size == 0) return {};
   return not_cut("its " + std::to_string(config.heads) + " heads and " + std::to_string(config.kv_heads) +
                  " heads of K and V do not divide");

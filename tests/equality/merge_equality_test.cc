@@ -228,7 +228,7 @@ class MergedModel {
     for (size_t i = 0; i < into.size(); ++i) into[i] = static_cast<double>(values[i]);
   }
 
-  void replace_layers(const char* name, const std::vector<const float*>& values) {
+  void replace_layers(const std::string& name, const std::vector<const float*>& values) {
     for (size_t layer = 0; layer < values.size(); ++layer) {
       replace_vector("model.layers." + std::to_string(layer) + "." + name + ".weight", values[layer]);
     }
@@ -260,10 +260,8 @@ class MergedModel {
     replace_rows("model.embed_tokens.weight", saved.embed_tokens, saved.embed_rows);
     replace_rows("lm_head.weight", saved.head_tokens, saved.head_rows);
     replace_vector("model.norm.weight", saved.final_norm);
-    replace_layers("input_layernorm", saved.input_norm);
-    replace_layers("post_attention_layernorm", saved.post_attention_norm);
-    replace_layers("self_attn.q_norm", saved.q_norm);
-    replace_layers("self_attn.k_norm", saved.k_norm);
+    for (size_t norm = 0; norm < kLayerNorms; ++norm)
+      replace_layers(std::string(config_.norm_names[norm]), saved.norms[norm]);
   }
 
   ModelConfig config_;

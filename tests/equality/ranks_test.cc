@@ -57,6 +57,8 @@ const std::vector<Subject>& subjects() {
       {"llama2_of_4", "models/llama2", 4, {"llama2-save-all", "llama2-r64", "llama2-embed-head", "llama2-r1"}},
       {"qwen2", "models/qwen2", 2, {"qwen2-bias-all", "qwen2-fused", "qwen2-qv-r8"}},
       {"qwen3", "models/qwen3", 2, {"qwen3-all-r4", "qwen3-save-qk-norm"}},
+      {"granite", "models/granite", 2, {"granite-all-r4", "granite-save-all"}},
+      {"smollm3", "models/smollm3", 2, {"smollm3-all-r4"}},
       {"mistral_window", "models/mistral-window", 2, {"mistral-window-r8"}},
       {"gguf_f16", "models/gguf-llama-f16.gguf", 2, {"gguf-lora-f32.gguf", "gguf-lora-norms.gguf"}},
       {"gguf_q8_0", "models/gguf-qwen3-q8_0.gguf", 2, {"qwen3-all-r4"}, {}, Activations::kAuto},

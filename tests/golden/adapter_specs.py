@@ -29,6 +29,13 @@ SPECS = {
     "qwen2-qv-r8": lora("qwen2", ["q_proj", "v_proj"], 8, 8),
     "qwen2-untied-all-r4": lora("qwen2-untied", ALL, 4, 8),
     "qwen3-all-r4": lora("qwen3", "all-linear", 4, 8),
+    "granite-all-r4": lora("granite", ALL + ["embed_tokens", "lm_head"], 4, 8),
+    "granite-qk-r4": lora("granite", ["q_proj", "k_proj", "down_proj"], 4, 8),
+    "granite-save-all": lora("granite", ["o_proj", "down_proj"], 4, 8, modules_to_save=["embed_tokens", "norm"]),
+    "olmo2-all-r4": lora("olmo2", "all-linear", 4, 8),
+    "olmo2-save-norms": lora("olmo2", ["v_proj"], 4, 8, modules_to_save=["q_norm", "k_norm", "post_attention_layernorm",
+                                                                        "post_feedforward_layernorm"]),
+    "smollm3-all-r4": lora("smollm3", "all-linear", 4, 8),
     "dynamic-r4": lora("rope-dynamic", ["q_proj", "k_proj"], 4, 8),
     "sharded-r4": lora("sharded", ALL, 4, 4),
     # which modules

@@ -35,6 +35,14 @@ MISTAKES = [
     ("qwen2-window.57", {"use_sliding_window": False}),
     ("qwen2.60", {"use_sliding_window": True}),
     ("qwen3.60", {"rms_norm_eps": 1e-2}),
+    ("granite.60", {"embedding_multiplier": 1}),
+    ("granite.60", {"residual_multiplier": 1}),
+    ("granite.60", {"attention_multiplier": 0.35}),
+    ("granite.60", {"logits_scaling": 1}),
+    ("gguf-granite-f16.40", {"residual_multiplier": 1}),
+    ("olmo2.60", {"rms_norm_eps": 1e-2}),
+    ("smollm3.60", {"no_rope_layers": [1, 1, 1]}),
+    ("smollm3.60", {"no_rope_layers": [0, 0, 0]}),
 ]
 
 

@@ -3,7 +3,7 @@
 
 types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
 """
-from model_specs import LLAMA3_ROPE, YARN, llama, qwen
+from model_specs import LLAMA3_ROPE, YARN, granite, llama, olmo2, qwen, smollm3
 
 
 def gguf(spec, types, **more):
@@ -33,6 +33,9 @@ GGUF_MODELS = {
     "gguf-qwen2-q5_k_m": gguf(qwen("qwen2", 256, 8, 1, 256, layers=1), Q5_K_M),
     "gguf-qwen2-f16": gguf(qwen("qwen2", 32, 4, 2, 64, tie_word_embeddings=True), "F16"),
     "gguf-qwen3-q8_0": gguf(qwen("qwen3", 32, 4, 2, 64, head_dim=16), {"": "Q8_0", "token_embd.weight": "BF16"}),
+    "gguf-granite-f16": gguf(granite(32, 4, 2, 64), "F16"),  # what granite-all-r4 fits
+    "gguf-olmo2-f16": gguf(olmo2(32, 4, 2, 64), "F16"),  # what olmo2-save-norms fits
+    "gguf-smollm3-q8_0": gguf(smollm3(32, 4, 2, 64, layers=4), {"": "Q8_0", "token_embd.weight": "F16"}),
     "gguf-rope-linear": gguf(small(rope_scaling=dict(rope_type="linear", factor=4.0)), "F16"),
     "gguf-rope-yarn": gguf(small(rope_scaling=YARN, rope_theta=500.0), "F16"),
     "gguf-rope-freqs": gguf(small(rope_scaling=LLAMA3_ROPE, rope_theta=500.0), "F16"),
@@ -45,5 +48,7 @@ GGUF_ADAPTERS = {
     "gguf-lora-norms": dict(base="gguf-llama-f16", source="gqa-save-norms", type="F32"),
     "gguf-lora-alora": dict(base="gguf-llama-f16", source="gqa-alora", type="F16", lengths=(40,),
                             options=dict(invocation_at=(20,))),
+    "gguf-lora-olmo2": dict(base="gguf-olmo2-f16", source="olmo2-save-norms", type="F32"),
+    "gguf-lora-granite": dict(base="gguf-granite-f16", source="granite-qk-r4", type="F32"),
     "gguf-lora-bf16": dict(base="gguf-qwen2-f16", source="qwen2-split", type="BF16"),
 }

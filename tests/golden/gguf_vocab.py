@@ -3,7 +3,7 @@
 import gguf
 
 NORMAL, UNKNOWN, CONTROL = gguf.TokenType.NORMAL, gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL
-PRE = {"qwen2": "qwen2", "qwen3": "qwen2"}
+PRE = {"qwen2": "qwen2", "qwen3": "qwen2", "granite": "refact", "smollm3": "llama-bpe", "olmo2": "dbrx"}
 
 
 def sentencepiece(size):

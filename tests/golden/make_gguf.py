@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes models/NAME.gguf and adapters/NAME.gguf the way llama.cpp's converters lay them out.
 
-For architecture llama the rows of q and k (and of their LoRA B) are permuted within each head, because GGUF's rope
-of that architecture turns neighbouring pairs; for qwen2 and qwen3 they are not.
+For architectures llama, granite and smollm3 the rows of q and k (and of their LoRA B) are permuted within each head,
+because GGUF's rope of these turns neighbouring pairs; for qwen2 and qwen3 they are not.
 """
 import json
 import re
@@ -28,16 +28,21 @@ NAMES = {
 }
 
 
-def ggml_name(name):
+# Of olmo2, whose norms stand behind the blocks.
+NAMES_BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def ggml_name(name, kind_of_model):
     if name in NAMES:
         return NAMES[name]
     layer, module, kind = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.(weight|bias)", name).groups()
-    return f"blk.{layer}.{NAMES[module]}.{kind}"
+    names = NAMES | NAMES_BEHIND if kind_of_model == "olmo2" else NAMES
+    return f"blk.{layer}.{names[module]}.{kind}"
 
 
 def heads_of(spec, name):
     """Heads whose rows GGUF permutes in this tensor, 0 for none."""
-    if spec["model_type"] != "llama":
+    if spec["model_type"] not in ("llama", "granite", "smollm3"):
         return 0
     return spec["num_attention_heads"] if "q_proj" in name else spec["num_key_value_heads"] if "k_proj" in name else 0
 
@@ -116,6 +121,11 @@ def add_config(writer, name, spec):
     if "head_dim" in spec:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
+    if spec["model_type"] == "granite":
+        writer.add_embedding_scale(spec["embedding_multiplier"])
+        writer.add_residual_scale(spec["residual_multiplier"])
+        writer.add_attention_scale(spec["attention_multiplier"])
+        writer.add_logit_scale(spec["logits_scaling"])
     scaling = spec.get("rope_scaling") or {}
     if scaling.get("rope_type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -147,7 +157,7 @@ def write_model(name):
         writer.add_tensor("rope_freqs.weight", rope_factors(spec))
     for key, parameter in build_from(spec).named_parameters():
         value = weight(name, key, parameter.shape, spec["tie_word_embeddings"]).numpy()
-        stored = ggml_name(key)
+        stored = ggml_name(key, spec["model_type"])
         kind = kind_of(entry["types"], stored, value.ndim)
         value = permute(value, heads_of(spec, key))
         writer.add_tensor(stored, tensor_bytes(name, key, value, kind), raw_dtype=kind)
@@ -171,7 +181,8 @@ def reference_model(name):
     tensors = read_tensors(MODELS / f"{name}.gguf")
     model = build_from(spec)
     for key, parameter in model.named_parameters():
-        parameter.copy_(torch.from_numpy(unpermute(tensors.pop(ggml_name(key)), heads_of(spec, key)).copy()))
+        stored = tensors.pop(ggml_name(key, spec["model_type"]))
+        parameter.copy_(torch.from_numpy(unpermute(stored, heads_of(spec, key)).copy()))
     assert set(tensors) <= {"rope_freqs.weight"}, f"left over: {list(tensors)}"
     return model.eval()
 
@@ -192,14 +203,15 @@ def write_adapter(name):
     for key, value in load_file(ADAPTERS / entry["source"] / "adapter_model.safetensors").items():
         value = value.float().numpy()
         if value.ndim == 1:  # a norm that was saved whole
-            writer.add_tensor(ggml_name(key.removeprefix("base_model.model.")), value)
+            writer.add_tensor(ggml_name(key.removeprefix("base_model.model."), spec["model_type"]), value)
             continue
         module, which = re.fullmatch(r"base_model\.model\.(.*)\.lora_(?:embedding_)?([AB])(?:\.weight)?", key).groups()
         if which == "B":
             value = permute(value, heads_of(spec, module))
         elif module.endswith("embed_tokens"):
             value = np.ascontiguousarray(value.T)  # rows are looked up by token
-        writer.add_tensor(f"{ggml_name(module + '.weight')}.lora_{which.lower()}", gguf.quantize(value, kind),
+        stored = ggml_name(f"{module}.weight", spec["model_type"])
+        writer.add_tensor(f"{stored}.lora_{which.lower()}", gguf.quantize(value, kind),
                           raw_dtype=kind)
     finish(writer)
 

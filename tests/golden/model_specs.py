@@ -35,6 +35,27 @@ def qwen(kind, hidden, heads, kv, ffn, **more):
     return spec
 
 
+def granite(hidden, heads, kv, ffn, **more):
+    spec = llama(hidden, heads, kv, ffn, tie_word_embeddings=True)
+    spec.update(architectures=["GraniteForCausalLM"], model_type="granite", rms_norm_eps=1e-6,
+                embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.7, logits_scaling=2.5)
+    return spec | more
+
+
+def smollm3(hidden, heads, kv, ffn, **more):
+    spec = llama(hidden, heads, kv, ffn, **more)
+    spec.update(architectures=["SmolLM3ForCausalLM"], model_type="smollm3", rms_norm_eps=1e-6, rope_theta=500.0,
+                use_sliding_window=False, sliding_window=None, pad_token_id=0)
+    return spec
+
+
+def olmo2(hidden, heads, kv, ffn, **more):
+    spec = llama(hidden, heads, kv, ffn, **more)
+    spec.update(architectures=["Olmo2ForCausalLM"], model_type="olmo2", rope_theta=500.0, pad_token_id=0)
+    del spec["mlp_bias"]
+    return spec
+
+
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=2.0, beta_slow=0.25)
@@ -63,6 +84,9 @@ SPECS = {
     "qwen2-untied": qwen("qwen2", 32, 4, 2, 64, use_sliding_window=False),
     "qwen2-window": qwen("qwen2", 32, 4, 2, 48, layers=3, **WINDOW),
     "qwen3": qwen("qwen3", 32, 4, 2, 64, head_dim=16, tie_word_embeddings=True, attention_bias=False),
+    "granite": granite(32, 4, 2, 64),
+    "olmo2": olmo2(32, 4, 2, 64),
+    "smollm3": smollm3(32, 4, 2, 48, layers=3, no_rope_layers=[1, 0, 1]),
     # files
     "sharded": llama(32, 4, 2, 64),
     "dtype-f32": small(torch_dtype="float32"),

@@ -7,9 +7,9 @@ import gguf
 import numpy as np
 from safetensors.torch import load_file
 
-from make_gguf import NAMES, unpermute
+from make_gguf import NAMES, NAMES_BEHIND, unpermute
 
-GGUF_MODULES = {v: k for k, v in NAMES.items()}
+GGUF_MODULES = {v: k for k, v in (NAMES | NAMES_BEHIND).items()} | {NAMES["post_attention_layernorm"]: "post_attention_layernorm"}
 
 
 def tensors_of(path):
@@ -35,7 +35,7 @@ def hf_name(name):
 
 
 def heads_of(config, name):
-    if config["model_type"] != "llama":
+    if config["model_type"] not in ("llama", "granite", "smollm3"):
         return 0
     return (config["num_attention_heads"] if "q_proj" in name else
             config["num_key_value_heads"] if "k_proj" in name else 0)
@@ -64,6 +64,9 @@ def read_gguf(path):
                  "factor": get("rope.scaling.factor"),
                  "original_max_position_embeddings": get("rope.scaling.original_context_length"),
                  "beta_fast": get("rope.scaling.yarn_beta_fast"), "beta_slow": get("rope.scaling.yarn_beta_slow")}}
+    if arch == "granite":
+        config |= {"embedding_multiplier": get("embedding_scale"), "residual_multiplier": get("residual_scale"),
+                   "attention_multiplier": get("attention.scale"), "logits_scaling": get("logit_scale")}
     config["rope"]["divisors"] = tensors.pop("rope_freqs.weight", None)
     weights = {hf_name(name): value for name, value in tensors.items()}
     return config, {name: unpermute(value, heads_of(config, name)) for name, value in weights.items()}

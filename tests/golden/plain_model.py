@@ -48,6 +48,13 @@ def yarn(rope, base, head_dim, inverse, factor, original):
     return inverse / factor * ramp + inverse * (1 - ramp), attention
 
 
+def is_turned(config, layer):
+    if config["model_type"] != "smollm3":
+        return True
+    turned = config.get("no_rope_layers")
+    return bool(turned[layer]) if turned else (layer + 1) % 4 != 0
+
+
 def window_of(config, layer):
     if config["model_type"] == "mistral":
         return config.get("sliding_window")
@@ -94,7 +101,7 @@ class Plain:
         x = self.weights["model.embed_tokens.weight"][ids]
         for a, b, _, scale, start in self.deltas("model.embed_tokens"):
             x[start:] += a.T[ids[start:]] @ b.T * scale
-        return x
+        return x * self.config.get("embedding_multiplier", 1)
 
     def norm(self, x, name):
         scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["rms_norm_eps"])
@@ -110,11 +117,14 @@ class Plain:
     def attention(self, x, prefix, layer):
         tokens, heads, kv = len(x), self.config["num_attention_heads"], self.config["num_key_value_heads"]
         q, k, v = (self.linear(x, f"{prefix}.{p}_proj").reshape(tokens, -1, self.head_dim) for p in "qkv")
-        if f"{prefix}.q_norm.weight" in self.weights:
+        if self.config["model_type"] == "olmo2":  # of all heads of a token together
+            q, k = (self.norm(t.reshape(tokens, -1), f"{prefix}.{n}_norm").reshape(t.shape) for t, n in ((q, "q"), (k, "k")))
+        elif f"{prefix}.q_norm.weight" in self.weights:
             q, k = self.norm(q, f"{prefix}.q_norm"), self.norm(k, f"{prefix}.k_norm")
-        q, k = self.rotate(q), self.rotate(k)
+        if is_turned(self.config, layer):
+            q, k = self.rotate(q), self.rotate(k)
         k, v = (np.repeat(t, heads // kv, 1) for t in (k, v))
-        score = np.einsum("qhd,khd->hqk", q, k) / math.sqrt(self.head_dim)
+        score = np.einsum("qhd,khd->hqk", q, k) * self.config.get("attention_multiplier", self.head_dim ** -0.5)
         distance = np.arange(tokens)[:, None] - np.arange(tokens)
         seen = (distance >= 0) & (distance < (window_of(self.config, layer) or tokens))
         score = np.exp(np.where(seen, score, -np.inf) - score.max(-1, keepdims=True))
@@ -131,9 +141,15 @@ class Plain:
         x = self.embed(ids)
         for layer in range(self.config["num_hidden_layers"]):
             prefix = f"model.layers.{layer}"
-            x = x + self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
-            x = x + self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
+            part = self.config.get("residual_multiplier", 1)
+            if self.config["model_type"] == "olmo2":
+                y = self.attention(x, f"{prefix}.self_attn", layer)
+                x = x + self.norm(y, f"{prefix}.post_attention_layernorm")
+                x = x + self.norm(self.mlp(x, f"{prefix}.mlp"), f"{prefix}.post_feedforward_layernorm")
+                continue
+            x = x + part * self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
+            x = x + part * self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
         return self.norm(x, "model.norm")
 
     def logits(self, ids, prompt):
-        return self.linear(self.hidden(ids, prompt), "lm_head")
+        return self.linear(self.hidden(ids, prompt), "lm_head") / self.config.get("logits_scaling", 1)

@@ -39,19 +39,20 @@ void visit_arrays(AnyAdapter& adapter, Bytes& embed, Bytes& lm_head, const CopyS
   auto& saved = adapter.saved;
   const auto layers = static_cast<size_t>(shape.layers);
   CHECK(pairs.size() == layers * kLayerModules + 2);
-  const int64_t hidden_bytes = shape.hidden * kFloatBytes, head_bytes = shape.head_dim * kFloatBytes;
-  const auto visit_norm = [&](auto& norms, size_t layer, int64_t bytes) {
-    if (!norms.empty()) visit(norms[layer], bytes);
+  const int64_t hidden_bytes = shape.hidden * kFloatBytes;
+  const auto visit_norm = [&](LayerNorm norm, size_t layer) {
+    auto& norms = saved.norms[static_cast<size_t>(norm)];
+    if (!norms.empty()) visit(norms[layer], shape.norms[static_cast<size_t>(norm)] * kFloatBytes);
   };
   visit_pair(pairs[layers * kLayerModules + 1], visit);
   visit(embed, view_bytes(saved.embed));
   visit(saved.embed_rows, std::ssize(saved.embed_tokens) * hidden_bytes);
   for (size_t layer = 0; layer < layers; ++layer) {
-    visit_norm(saved.input_norm, layer, hidden_bytes);
+    visit_norm(LayerNorm::kInput, layer);
     for (size_t module = 0; module < kLayerModules; ++module) visit_pair(pairs[layer * kLayerModules + module], visit);
-    visit_norm(saved.q_norm, layer, head_bytes);
-    visit_norm(saved.k_norm, layer, head_bytes);
-    visit_norm(saved.post_attention_norm, layer, hidden_bytes);
+    for (const LayerNorm norm :
+         {LayerNorm::kQ, LayerNorm::kK, LayerNorm::kAttentionOut, LayerNorm::kFfnInput, LayerNorm::kFfnOut})
+      visit_norm(norm, layer);
     end_layer();
   }
   visit(saved.final_norm, hidden_bytes);
@@ -94,6 +95,13 @@ std::unique_ptr<AdapterCopy> value_of(const Adapter& source) {
 }
 
 }  // namespace
+
+CopyShape copy_shape_of(const ModelConfig& config) {
+  CopyShape shape{.layers = config.layers, .hidden = config.hidden};
+  for (size_t norm = 0; norm < kLayerNorms; ++norm)
+    shape.norms[norm] = norm_width(config, static_cast<LayerNorm>(norm));
+  return shape;
+}
 
 int64_t copy_bytes(const Adapter& source, const CopyShape& shape) {
   int64_t sum = 0;

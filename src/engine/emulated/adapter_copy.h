@@ -13,18 +13,23 @@
 // copy owns no storage, and nothing of it points to the source's. No failure.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "adapters/adapter.h"
+#include "base/layer_norm.h"
 #include "device/emulated/link.h"
+#include "formats/model_config.h"
 
 namespace loralei {
 
 // What an adapter does not say of its arrays.
 struct CopyShape {
-  int32_t layers = 0, hidden = 0, head_dim = 0;
+  int32_t layers = 0, hidden = 0;
+  std::array<int32_t, kLayerNorms> norms{};  // [LayerNorm] their widths
 };
+CopyShape copy_shape_of(const ModelConfig& config);
 
 struct AdapterCopy {
   AdapterCopy() = default;

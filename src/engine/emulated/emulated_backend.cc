@@ -76,7 +76,7 @@ Result<DeviceBackend> make_emulated_backend(const EmulatedOptions& options, cons
   TRY_ASSIGN(parts->kv, BlockPool::create(shape, backend.plan.kv_blocks, request.ledger));
   EmulatedTierOptions tier;
   tier.bytes_max = backend.plan.adapter_bytes;
-  tier.shape = {config.layers, config.hidden, config.head_dim};
+  tier.shape = copy_shape_of(config);
   tier.poison = tier.poison || options.poison;
   std::unique_ptr<Link> link =
       options.make_link ? options.make_link(parts->clock) : std::make_unique<ThrottledLink>(options.link, parts->clock);

@@ -19,7 +19,7 @@
 
 namespace loralei::testing_support {
 
-inline constexpr CopyShape kMadeShape{.layers = 2, .hidden = 24, .head_dim = 8};
+inline constexpr CopyShape kMadeShape{.layers = 2, .hidden = 24, .norms = {24, 24, 24, 24, 8, 16}};
 
 class AdapterMaker {
  public:
@@ -48,10 +48,7 @@ class AdapterMaker {
     if (often()) saved.embed = matrix();
     if (often()) saved.lm_head = tied && !saved.embed.empty() ? saved.embed : matrix();
     if (often()) saved.final_norm = floats(kMadeShape.hidden);
-    make_norms(saved.input_norm, kMadeShape.hidden);
-    make_norms(saved.post_attention_norm, kMadeShape.hidden);
-    make_norms(saved.q_norm, kMadeShape.head_dim);
-    make_norms(saved.k_norm, kMadeShape.head_dim);
+    for (size_t norm = 0; norm < kLayerNorms; ++norm) make_norms(saved.norms[norm], kMadeShape.norms[norm]);
     if (often()) saved.embed_tokens = {1, 5, 8};
     if (!saved.embed_tokens.empty()) saved.embed_rows = floats(3 * kMadeShape.hidden);
     if (often()) saved.head_tokens = {2, 3};
@@ -175,10 +172,7 @@ inline std::vector<TwinArray> twin_arrays(const Adapter& source, const Adapter& 
   add_matrix(a.embed, b.embed, 0);
   add_matrix(a.lm_head, b.lm_head, tied ? 0 : kMadeShape.layers);
   add_floats(a.final_norm, b.final_norm, kMadeShape.hidden, kMadeShape.layers);
-  add_norms(a.input_norm, b.input_norm, kMadeShape.hidden);
-  add_norms(a.post_attention_norm, b.post_attention_norm, kMadeShape.hidden);
-  add_norms(a.q_norm, b.q_norm, kMadeShape.head_dim);
-  add_norms(a.k_norm, b.k_norm, kMadeShape.head_dim);
+  for (size_t norm = 0; norm < kLayerNorms; ++norm) add_norms(a.norms[norm], b.norms[norm], kMadeShape.norms[norm]);
   EXPECT_TRUE(a.embed_tokens == b.embed_tokens && a.head_tokens == b.head_tokens);
   add_floats(a.embed_rows, b.embed_rows, std::ssize(a.embed_tokens) * kMadeShape.hidden, 0);
   add_floats(a.head_rows, b.head_rows, std::ssize(a.head_tokens) * kMadeShape.hidden, kMadeShape.layers);

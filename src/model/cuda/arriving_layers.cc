@@ -14,13 +14,10 @@ namespace {
 
 constexpr auto kLookAgain = std::chrono::microseconds(20);
 
-const float* norm_of(const std::vector<const float*>& norms, int32_t layer) {
-  return norms.empty() ? nullptr : norms[static_cast<size_t>(layer)];
-}
-
 bool has_norm(const SavedTensors& saved, int32_t layer) {
-  return norm_of(saved.input_norm, layer) != nullptr || norm_of(saved.post_attention_norm, layer) != nullptr ||
-         norm_of(saved.q_norm, layer) != nullptr || norm_of(saved.k_norm, layer) != nullptr;
+  return std::any_of(saved.norms.begin(), saved.norms.end(), [layer](const std::vector<const float*>& norms) {
+    return !norms.empty() && norms[static_cast<size_t>(layer)] != nullptr;
+  });
 }
 
 bool has_head(const SavedTensors& saved) {

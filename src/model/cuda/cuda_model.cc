@@ -209,6 +209,13 @@ Status check_options(const CudaModelOptions& options, const Shard& shard) {
   CHECK(options.limits.rows_max > 0 && options.limits.logits_rows_max > 0 && options.limits.rank_max > 0);
   CHECK(options.activation == DType::kBF16 || options.activation == DType::kF32);
   CHECK(options.graphs_max >= 0);
+  const bool multiplies = config.embed_scale != 1 || config.residual_scale != 1 || config.attention_scale != 0 ||
+                          config.logits_divisor != 1;
+  const bool norms = has_norm(config, LayerNorm::kAttentionOut) || config.whole_qk_norm;
+  if (multiplies || norms || !config.unturned.empty()) {
+    return unsupported("Models of the architecture " + config.architecture +
+                       " cannot be computed on a GPU yet; run it on the CPU (--device cpu).");
+  }
   if (std::max(options.limits.rows_max, options.limits.logits_rows_max) > cuda::kRowsMax) {
     return unsupported("A GPU takes at most " + std::to_string(cuda::kRowsMax) +
                        " rows in one step: lower --max-num-batched-tokens.");

@@ -243,7 +243,7 @@ Status CudaProgram::attention_block(const StepView& view, int layer) {
   for (const Turned& turned : {Turned{at.q, config.heads, layer_weights.q_norm, &DeviceSaved::q_norm},
                                Turned{at.k, config.kv_heads, layer_weights.k_norm, &DeviceSaved::k_norm}}) {
     const int64_t stride = int64_t{turned.heads} * config.head_dim;
-    if (config.qk_norm) {
+    if (has_norm(config, LayerNorm::kQ)) {
       cuda::RmsNormArgs args = norm_args(turned.x, turned.norm, turned.x, DType::kF32);
       args.x_stride = args.y_stride = stride;
       args.vectors = turned.heads;

@@ -23,10 +23,13 @@ void walk(const ModelConfig& config, const LayerProgram& program, const WeightSt
       matrix(weights.view(from.matrix[m]), layer.matrix[m]);
       vector(from.bias[m], module_out(config, static_cast<Module>(m)), layer.bias[m]);
     }
-    vector(from.input_norm, config.hidden, layer.input_norm);
-    vector(from.post_attention_norm, config.hidden, layer.post_attention_norm);
-    vector(from.q_norm, config.head_dim, layer.q_norm);
-    vector(from.k_norm, config.head_dim, layer.k_norm);
+    const auto norm = [&](LayerNorm which, const float*& place) {
+      vector(from.norm[static_cast<size_t>(which)], norm_width(config, which), place);
+    };
+    norm(LayerNorm::kInput, layer.input_norm);
+    norm(LayerNorm::kFfnInput, layer.post_attention_norm);
+    norm(LayerNorm::kQ, layer.q_norm);
+    norm(LayerNorm::kK, layer.k_norm);
   }
   matrix(weights.view(program.embed), to.embed);
   if (program.head != program.embed) {

@@ -84,13 +84,14 @@ void AdapterLayout::put_embedding(const SavedTensors& saved, DeviceSaved& to) {
 }
 
 void AdapterLayout::put_layer(const SavedTensors& saved, size_t layer, DeviceSaved& to) {
-  const auto put_norm = [&](const std::vector<const float*>& host, int64_t count, std::vector<const float*>& places) {
+  const auto put_norm = [&](LayerNorm which, int64_t count, std::vector<const float*>& places) {
+    const auto& host = saved.norms[static_cast<size_t>(which)];
     if (!host.empty()) places.push_back(floats(host[layer], count));
   };
-  put_norm(saved.input_norm, shape_.hidden, to.input_norm);
-  put_norm(saved.post_attention_norm, shape_.hidden, to.post_attention_norm);
-  put_norm(saved.q_norm, shape_.head_dim, to.q_norm);
-  put_norm(saved.k_norm, shape_.head_dim, to.k_norm);
+  put_norm(LayerNorm::kInput, shape_.hidden, to.input_norm);
+  put_norm(LayerNorm::kFfnInput, shape_.hidden, to.post_attention_norm);
+  put_norm(LayerNorm::kQ, shape_.head_dim, to.q_norm);
+  put_norm(LayerNorm::kK, shape_.head_dim, to.k_norm);
 }
 
 void AdapterLayout::put_head(const SavedTensors& saved, const TokenId* head_tokens, DeviceSaved& to) {

@@ -66,6 +66,7 @@ const OpTable* avx2_op_table() {
       .swiglu = avx2::swiglu,
       .embed = avx2::embed,
       .add = avx2::add_rows,
+      .scale = avx2::scale_rows,
       .scratch_bytes = cpu_scratch_bytes,
   };
   return host_isa().avx2 ? &table : nullptr;

@@ -84,6 +84,7 @@ const OpTable* avx512_op_table() {
       .swiglu = avx512::swiglu,
       .embed = avx512::embed,
       .add = avx512::add_rows,
+      .scale = avx512::scale_rows,
       .scratch_bytes = cpu_scratch_bytes,
       .has_register_sums = true,
   };

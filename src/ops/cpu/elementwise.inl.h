@@ -120,12 +120,21 @@ void embed(OpContext& ctx, const EmbedArgs& args) {
   });
 }
 
-// y += x
-void add_floats(const float* x, float* y, int64_t count) {
+// y += scale * x
+void add_floats(const float* x, float* y, int64_t count, float scale) {
+  const F by = set1(scale);
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(y + i, add(load(y + i), load(x + i)));
+  for (; i + kLanes <= count; i += kLanes) store(y + i, add(load(y + i), mul(by, load(x + i))));
   const int rest = static_cast<int>(count - i);
-  if (rest > 0) store_n(y + i, add(load_n(y + i, rest), load_n(x + i, rest)), rest);
+  if (rest > 0) store_n(y + i, add(load_n(y + i, rest), mul(by, load_n(x + i, rest))), rest);
+}
+
+void scale_floats(float* y, int64_t count, float factor) {
+  const F by = set1(factor);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(y + i, mul(load(y + i), by));
+  const int rest = static_cast<int>(count - i);
+  if (rest > 0) store_n(y + i, mul(load_n(y + i, rest), by), rest);
 }
 
 void add_rows(OpContext& ctx, const AddArgs& args) {
@@ -133,7 +142,15 @@ void add_rows(OpContext& ctx, const AddArgs& args) {
   ++ctx.op_count;
   ctx.pool->parallel_for(args.rows, row_grain(args.dim), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row)
-      add_floats(args.x + row * args.x_stride, args.y + row * args.y_stride, args.dim);
+      add_floats(args.x + row * args.x_stride, args.y + row * args.y_stride, args.dim, args.scale);
+  });
+}
+
+void scale_rows(OpContext& ctx, const ScaleArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  ctx.pool->parallel_for(args.rows, row_grain(args.dim), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) scale_floats(args.y + row * args.y_stride, args.dim, args.factor);
   });
 }
 

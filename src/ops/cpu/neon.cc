@@ -61,6 +61,7 @@ const OpTable* neon_op_table() {
       .swiglu = neon::swiglu,
       .embed = neon::embed,
       .add = neon::add_rows,
+      .scale = neon::scale_rows,
       .scratch_bytes = cpu_scratch_bytes,
   };
   return &table;

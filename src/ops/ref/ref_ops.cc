@@ -327,7 +327,16 @@ void ref_add(OpContext& ctx, const AddArgs& args) {
   for (int32_t row = 0; row < args.rows; ++row) {
     const float* x = args.x + row * args.x_stride;
     float* y = args.y + row * args.y_stride;
-    for (int32_t i = 0; i < args.dim; ++i) y[i] += x[i];
+    for (int32_t i = 0; i < args.dim; ++i) y[i] += args.scale * x[i];
+  }
+}
+
+void ref_scale(OpContext& ctx, const ScaleArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    float* y = args.y + row * args.y_stride;
+    for (int32_t i = 0; i < args.dim; ++i) y[i] *= args.factor;
   }
 }
 
@@ -349,6 +358,7 @@ const OpTable& ref_op_table() {
       .swiglu = ref_swiglu,
       .embed = ref_embed,
       .add = ref_add,
+      .scale = ref_scale,
       .scratch_bytes = ref_scratch_bytes,
   };
   return table;
