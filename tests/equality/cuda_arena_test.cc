@@ -237,6 +237,10 @@ TEST_F(CudaAdaptersTest, AnAddressThatIsUsedAgainIsAnotherVersions) {
   adapters.check();
 }
 
+std::vector<const float*>& norms_of(SavedTensors& saved, LayerNorm norm) {
+  return saved.norms[static_cast<size_t>(norm)];
+}
+
 // An adapter's own tensors lie with its pairs, in their bytes; a head that is its
 // embedding lies there once.
 TEST_F(CudaAdaptersTest, TensorsComeWithTheAdapter) {
@@ -255,10 +259,10 @@ TEST_F(CudaAdaptersTest, TensorsComeWithTheAdapter) {
   saved.embed = {DType::kF32, LayoutId::kPlain, kVocab, kHidden, {&embed_panel, 1}};
   saved.lm_head = {DType::kF32, LayoutId::kPlain, kVocab, kHidden, {&head_panel, 1}};
   saved.final_norm = take(kHidden);
-  saved.input_norm = {nullptr, take(kHidden)};
-  saved.post_attention_norm = {take(kHidden), nullptr};
-  saved.q_norm = {take(kHeadDim), take(kHeadDim)};
-  saved.k_norm = {nullptr, take(kHeadDim)};
+  norms_of(saved, LayerNorm::kInput) = {nullptr, take(kHidden)};
+  norms_of(saved, LayerNorm::kFfnInput) = {take(kHidden), nullptr};
+  norms_of(saved, LayerNorm::kQ) = {take(kHeadDim), take(kHeadDim)};
+  norms_of(saved, LayerNorm::kK) = {nullptr, take(kHeadDim)};
   saved.embed_tokens = {1, 4};
   saved.embed_rows = take(2 * kHidden);
   saved.head_tokens = {0, 3, 5};
@@ -304,10 +308,10 @@ TEST_F(CudaAdaptersTest, TensorsComeWithTheAdapter) {
       }
     }
   };
-  expect_vectors(there->input_norm, saved.input_norm, kHidden);
-  expect_vectors(there->post_attention_norm, saved.post_attention_norm, kHidden);
-  expect_vectors(there->q_norm, saved.q_norm, kHeadDim);
-  expect_vectors(there->k_norm, saved.k_norm, kHeadDim);
+  expect_vectors(there->input_norm, norms_of(saved, LayerNorm::kInput), kHidden);
+  expect_vectors(there->post_attention_norm, norms_of(saved, LayerNorm::kFfnInput), kHidden);
+  expect_vectors(there->q_norm, norms_of(saved, LayerNorm::kQ), kHeadDim);
+  expect_vectors(there->k_norm, norms_of(saved, LayerNorm::kK), kHeadDim);
 
   adapters.check();
   adapters.release(with_pairs.version);
