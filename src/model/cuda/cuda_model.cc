@@ -205,10 +205,8 @@ int64_t CudaModel::pinned_bytes(const ModelConfig& config, const CudaModelOption
 
 namespace {
 
-Status check_options(const CudaModelOptions& options, const Shard& shard) {
-  CHECK(options.limits.rows_max > 0 && options.limits.logits_rows_max > 0 && options.limits.rank_max > 0);
-  CHECK(options.activation == DType::kBF16 || options.activation == DType::kF32);
-  CHECK(options.graphs_max >= 0);
+// What the program of a GPU has.
+Status check_config(const ModelConfig& config) {
   const bool multiplies = config.embed_scale != 1 || config.residual_scale != 1 || config.attention_scale != 0 ||
                           config.logits_divisor != 1;
   const bool norms = has_norm(config, LayerNorm::kAttentionOut) || config.whole_qk_norm;
@@ -216,6 +214,13 @@ Status check_options(const CudaModelOptions& options, const Shard& shard) {
     return unsupported("Models of the architecture " + config.architecture +
                        " cannot be computed on a GPU yet; run it on the CPU (--device cpu).");
   }
+  return {};
+}
+
+Status check_options(const CudaModelOptions& options, const Shard& shard) {
+  CHECK(options.limits.rows_max > 0 && options.limits.logits_rows_max > 0 && options.limits.rank_max > 0);
+  CHECK(options.activation == DType::kBF16 || options.activation == DType::kF32);
+  CHECK(options.graphs_max >= 0);
   if (std::max(options.limits.rows_max, options.limits.logits_rows_max) > cuda::kRowsMax) {
     return unsupported("A GPU takes at most " + std::to_string(cuda::kRowsMax) +
                        " rows in one step: lower --max-num-batched-tokens.");
@@ -244,6 +249,7 @@ Result<std::unique_ptr<CudaModel>> CudaModel::create(const ModelConfig& config, 
   CudaProgram& program = state->program;
   program.ranks = group != nullptr && group->size() > 1 ? group : nullptr;
   const Shard shard = program.shard();
+  TRY(check_config(config));
   TRY(check_options(asked, shard));
   program.config = config;
   program.part_rows = part_rows_of(shard, config.vocab, asked.limits.logits_rows_max);
