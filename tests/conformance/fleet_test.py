@@ -147,17 +147,30 @@ class Fleet(unittest.TestCase):
             rows = replica.request("GET", "/v1/replica")[2]["adapters"]
             return {row["name"]: row for row in rows if row["name"] in names}
 
+        asked = 0
+
         def ask_all(times):
+            nonlocal asked
+            asked += times
             for _ in range(times):
                 for name in names:
                     status, _, answer = router.request("POST", "/v1/completions", {"model": name, "prompt": "a", "max_tokens": 2})
                     self.assertEqual(status, 200, answer)
 
+        def all_reported():
+            """When the last uses are told, which may be a moment later than the answers."""
+            deadline = time.monotonic() + 30
+            while True:
+                uses = [reported(replica) for replica in replicas]
+                if all(sum(one[name]["uses"] for one in uses) == asked for name in names):
+                    return uses
+                self.assertLess(time.monotonic(), deadline, uses)
+                time.sleep(0.05)
+
         ask_all(24)
-        uses = [reported(replica) for replica in replicas]
+        uses = all_reported()
         for name in names:
             counts = sorted(one[name]["uses"] for one in uses)
-            self.assertEqual(sum(counts), 24, name)
             # The first ones had not been reported, and the last ones may have got another home.
             self.assertGreaterEqual(counts[-1] + counts[-2], 22, (name, counts))
         # At home by number, and given one when asked for so much; each takes an eighth, so one home is enough.
@@ -166,9 +179,9 @@ class Fleet(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline)
             ask_all(2)
         self.assertEqual(router.metric("loralei_router_leads"), 1)
-        before = [reported(replica) for replica in replicas]
+        before = all_reported()
         ask_all(5)
-        after = [reported(replica) for replica in replicas]
+        after = all_reported()
         grew = {name: [b[name]["uses"] - a[name]["uses"] for a, b in zip(before, after)] for name in names}
         self.assertTrue(all(sorted(counts) == [0, 0, 5] for counts in grew.values()), grew)
         home = {name: counts.index(5) for name, counts in grew.items()}
