@@ -474,28 +474,6 @@ std::string relay_error_body(RelayForm form, const ApiError& error, const std::s
   return form == RelayForm::kAnthropic ? anthropic_error_body(error, id) : error_body(error);
 }
 
-void RelayBoard::add(const std::shared_ptr<Entry>& entry) {
-  const std::lock_guard lock(mutex_);
-  entries_[entry.get()] = entry;
-}
-
-void RelayBoard::remove(const Entry* entry) {
-  const std::lock_guard lock(mutex_);
-  entries_.erase(entry);
-}
-
-void RelayBoard::lost(size_t replica) {
-  std::vector<std::shared_ptr<Entry>> entries;
-  {
-    const std::lock_guard lock(mutex_);
-    entries.reserve(entries_.size());
-    for (const auto& [key, weak] : entries_) {
-      if (auto entry = weak.lock()) entries.push_back(std::move(entry));
-    }
-  }
-  for (const std::shared_ptr<Entry>& entry : entries) entry->replica_lost(replica);
-}
-
 void start_relay(const RelayWorld& world, RelayRequest request, std::shared_ptr<ResponseWriter> writer) {
   std::make_shared<Relay>(world, std::move(request), std::move(writer))->start();
 }

@@ -24,9 +24,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -34,6 +32,7 @@
 #include "http/upstream.h"
 #include "router/fleet.h"
 #include "router/hedges.h"
+#include "router/relay_board.h"
 #include "router/router_metrics.h"
 #include "wire/errors.h"
 
@@ -41,25 +40,6 @@ namespace loralei {
 
 // Whose clients ask: in what form they read an error.
 enum class RelayForm : uint8_t { kOpenAi, kAnthropic };
-
-// Requests that are on replicas, to be told when one of these does not answer any more.
-// Thread-safe.
-class RelayBoard {
- public:
-  class Entry {
-   public:
-    virtual ~Entry() = default;
-    virtual void replica_lost(size_t replica) = 0;
-  };
-  void add(const std::shared_ptr<Entry>& entry);
-  void remove(const Entry* entry);
-  // Those of which nothing has gone to their clients go elsewhere.
-  void lost(size_t replica);
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<const Entry*, std::weak_ptr<Entry>> entries_;
-};
 
 struct RelayWorld {
   Fleet& fleet;
