@@ -90,7 +90,7 @@ Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Ri
   rig.runner = std::make_unique<BatchRunner>(rig.host->engine(), rig.clock);
   const ModelConfig& config = rig.host->file().config;
   rig.vocab = config.vocab;
-  rig.threads = rig.host->threads();
+  rig.threads = rig.host->threads() * host.tensor_parallel;  // of all ranks
   rig.device_rates = host.device.rates;
   if (!rig.device_rates) rig.probe_pool = std::make_unique<ThreadPool>(rig.threads);
   count_weights(rig.host->file(), rig);
