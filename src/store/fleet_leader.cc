@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "store/etcd_client.h"
 #include "store/etcd_watch.h"
+#include "store/fleet_etcd.h"
 #include "store/leader_state.h"
 #include "sys/threads.h"
 
@@ -19,14 +20,6 @@ namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kLeaveMs = 1'000;  // that the end waits for its lease to be taken back
-
-EtcdOptions etcd_options(const MembershipOptions& options) {
-  EtcdOptions etcd;
-  etcd.endpoints = options.etcd;
-  etcd.attempt_ms = options.attempt_ms;
-  etcd.deadline_ms = std::max<int64_t>(options.attempt_ms, options.lease_s * 1000 / 3);
-  return etcd;
-}
 
 class Leader final : public FleetLeader {
  public:
@@ -189,7 +182,7 @@ class Leader final : public FleetLeader {
 Result<std::unique_ptr<FleetLeader>> FleetLeader::start(const MembershipOptions& options, const std::string& name,
                                                         const Clock& clock, LogSink& log) {
   CHECK(!options.etcd.empty() && options.lease_s > 0);
-  TRY_ASSIGN(auto client, EtcdClient::start(etcd_options(options), log));
+  TRY_ASSIGN(auto client, EtcdClient::start(fleet_etcd_options(options), log));
   auto leader = std::make_unique<Leader>(options, name, std::move(client), clock, log);
   TRY(leader->start());
   return std::unique_ptr<FleetLeader>(std::move(leader));

@@ -14,6 +14,7 @@
 #include "formats/json_util.h"
 #include "store/etcd_client.h"
 #include "store/etcd_watch.h"
+#include "store/fleet_etcd.h"
 #include "store/keeper_state.h"
 #include "store/member_table.h"
 #include "sys/threads.h"
@@ -28,14 +29,6 @@ constexpr int64_t kPortMost = 65'535, kSequencesMost = 1 << 24;
 constexpr int64_t kLeaveMs = 1'000;  // that the end waits for a key to be taken out
 
 std::string members_prefix(const MembershipOptions& options) { return "/loralei/" + options.fleet + "/members/"; }
-
-EtcdOptions etcd_options(const MembershipOptions& options) {
-  EtcdOptions etcd;
-  etcd.endpoints = options.etcd;
-  etcd.attempt_ms = options.attempt_ms;
-  etcd.deadline_ms = std::max<int64_t>(options.attempt_ms, options.lease_s * 1000 / 3);
-  return etcd;
-}
 
 Result<std::string> text_of(const Json& json, const char* key) {
   TRY_ASSIGN(const auto text, json_string(json, key, "a member of the fleet"));
@@ -237,7 +230,7 @@ Result<FleetMember> parse_fleet_member(std::string_view text) {
 Result<std::unique_ptr<MemberKeeper>> MemberKeeper::start(const MembershipOptions& options, const FleetMember& member,
                                                           LogSink& log) {
   CHECK(!options.etcd.empty() && options.lease_s > 0);
-  TRY_ASSIGN(auto client, EtcdClient::start(etcd_options(options), log));
+  TRY_ASSIGN(auto client, EtcdClient::start(fleet_etcd_options(options), log));
   auto keeper = std::make_unique<Keeper>(options, member, std::move(client), log);
   TRY(keeper->start());
   return std::unique_ptr<MemberKeeper>(std::move(keeper));
@@ -246,7 +239,7 @@ Result<std::unique_ptr<MemberKeeper>> MemberKeeper::start(const MembershipOption
 Result<std::unique_ptr<MemberWatch>> MemberWatch::start(const MembershipOptions& options, MemberListeners listeners,
                                                         LogSink& log) {
   CHECK(!options.etcd.empty() && listeners.joined && listeners.left);
-  TRY_ASSIGN(auto client, EtcdClient::start(etcd_options(options), log));
+  TRY_ASSIGN(auto client, EtcdClient::start(fleet_etcd_options(options), log));
   auto watch = std::make_unique<Watch>(options, std::move(listeners), std::move(client), log);
   TRY(watch->start());
   return std::unique_ptr<MemberWatch>(std::move(watch));
