@@ -13,6 +13,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/log_test_util.h"
 #include "device/cuda/emulated/emulator.h"
 #include "engine/cuda/cuda_backend.h"
 #include "model/cuda/device_adapter.h"
@@ -82,13 +83,24 @@ std::vector<Answer> where_all_is_there(const Subject& subject, const std::vector
   return answers;
 }
 
+// Never answers that are not the model's.
+TEST(CudaFamilies, WhatItsProgramHasNotIsRefused) {
+  for (const char* model : {"models/granite", "models/smollm3", "models/olmo2"}) {
+    const Subject subject{model, model, {}, {}};
+    CollectingLog log;
+    const auto host = EngineHost::start(gpu_options(subject, ColdStart::kOndemand), log, {});
+    ASSERT_FALSE(host.ok()) << model;
+    EXPECT_NE(host.error().message.find("cannot be computed on a GPU yet"), std::string::npos) << host.error().message;
+  }
+}
+
 class CudaColdStartEquality : public testing::TestWithParam<size_t> {};
-INSTANTIATE_TEST_SUITE_P(Subjects, CudaColdStartEquality, testing::Range(size_t{0}, subjects().size()),
-                         [](const auto& info) { return subjects()[info.param].name; });
+INSTANTIATE_TEST_SUITE_P(Subjects, CudaColdStartEquality, testing::Range(size_t{0}, gpu_subjects().size()),
+                         [](const auto& info) { return gpu_subjects()[info.param].name; });
 
 TEST_P(CudaColdStartEquality, AnswersAreThoseOfAdaptersThatAreThere) {
   Prng random(seed_of_run(kSeed));
-  const Subject subject = subjects()[GetParam()];
+  const Subject subject = gpu_subjects()[GetParam()];
   const std::vector<Submit> requests = few_requests(random, subject, 10);
   const std::vector<Answer> want = where_all_is_there(subject, requests);
   for (const ColdStart way : {ColdStart::kLayered, ColdStart::kAssisted, ColdStart::kAuto}) {
@@ -127,7 +139,7 @@ TEST_P(CudaColdStartEquality, AnswersAreThoseOfAdaptersThatAreThere) {
 // Who has not asked for it has no request that begins early, and no helpers.
 TEST(CudaColdStart, NobodyBeginsEarlyUnlessToldTo) {
   Prng random(seed_of_run(kSeed));
-  const Subject subject = subjects()[0];
+  const Subject subject = gpu_subjects()[0];
   EngineHostOptions options = gpu_options(subject, ColdStart::kAuto, 2);
   options.engine.cold_start_stated = false;
   const auto device = start(options, subject);
@@ -157,7 +169,7 @@ std::vector<int> children() {
 
 TEST(CudaColdStartFaults, HelpersAreKilledAndStoppedAndNobodyNotices) {
   Prng random(seed_of_run(kSeed)), faults(random());
-  const Subject subject = subjects()[0];
+  const Subject subject = gpu_subjects()[0];
   const std::vector<Submit> requests = few_requests(random, subject, 16);
   const std::vector<Answer> want = where_all_is_there(subject, requests);
   const auto before = children();
@@ -227,7 +239,7 @@ class CudaColdStartUploads : public testing::Test {
   }
 
   Prng random_{seed_of_run(kSeed)};
-  const Subject subject_ = subjects()[0];
+  const Subject subject_ = gpu_subjects()[0];
   std::vector<Submit> requests_;
   std::vector<Answer> want_;
   int64_t bytes_ = 0;

@@ -27,7 +27,8 @@ struct Subject {
   bool int8 = false;
 };
 
-inline std::vector<Subject> subjects() {
+// Of the models that GPUs compute, too.
+inline std::vector<Subject> gpu_subjects() {
   const std::vector<std::string> gqa = {"gqa-qv-r8",        "gqa-all-r16",      "gqa-embed-tied",
                                         "gqa-rank-pattern", "gqa-lora-bias",    "gqa-save-embed-tied",
                                         "gqa-tokens-tied",  "gqa-resized-tied", "gqa-save-head-tied",
@@ -42,6 +43,13 @@ inline std::vector<Subject> subjects() {
       {"biases", "models/llama-bias", {"llama-bias-all", "llama-bias-lora-bias"}, {}},
       {"head_norms", "models/qwen3", {"qwen3-all-r4", "qwen3-save-qk-norm"}, {}},
   };
+}
+
+inline std::vector<Subject> subjects() {
+  std::vector<Subject> all = gpu_subjects();
+  all.push_back({"multiplied", "models/granite", {"granite-all-r4", "granite-save-all"}, {}});
+  all.push_back({"norms_behind", "models/olmo2", {"olmo2-all-r4", "olmo2-save-norms"}, {}});
+  return all;
 }
 
 inline EngineHostOptions options_of(const Subject& subject) {
