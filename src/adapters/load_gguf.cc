@@ -8,6 +8,7 @@
 #include "adapters/load_plan.h"
 #include "adapters/peft_map.h"
 #include "base/limits.h"
+#include "formats/family.h"
 #include "formats/gguf_model.h"
 #include "formats/model_tensors.h"
 
@@ -42,7 +43,8 @@ Status check_kind(const GgufFile& gguf, const ModelConfig& config) {
     return unsupported(gguf.path + ": adapter.type \"" + kind->substr(0, 40) + "\" is not supported; only lora is");
   }
   TRY_ASSIGN(const auto architecture, gguf.text("general.architecture"));
-  const std::string of_base = config.architecture == "mistral" ? "llama" : config.architecture;
+  const Family* const family = family_of_type(config.architecture);
+  const std::string of_base = family == nullptr ? config.architecture : std::string(family->gguf_name);
   if (architecture.value_or("") != of_base) {
     return invalid_argument(gguf.path + ": is for the architecture \"" + architecture.value_or("").substr(0, 60) +
                             "\", but the base model is " + of_base);
@@ -114,10 +116,11 @@ Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const 
     const TensorInfo* b = pair.tensors.b;
     const double rank = b && b->shape.size() == 2 ? static_cast<double>(b->shape[1]) : 1.0;
     // As llama.cpp: alpha 0 or absent means a scaling of 1.
-    const PairOptions pair_options{.scaling = alpha.value_or(0) == 0 ? 1.0 : *alpha / rank,
-                                   .vocab = base.config.vocab,
-                                   .embed_a_by_token = pair.module.site == Site::kEmbed,
-                                   .row_order_of = gguf_permutes_qk(*architecture) ? &unpermuted_rows : nullptr};
+    const PairOptions pair_options{
+        .scaling = alpha.value_or(0) == 0 ? 1.0 : *alpha / rank,
+        .vocab = base.config.vocab,
+        .embed_a_by_token = pair.module.site == Site::kEmbed,
+        .row_order_of = family_of_gguf(*architecture)->gguf_permutes_qk ? &unpermuted_rows : nullptr};
     TRY(plan_pair(base.config, pair.module, pair.tensors, pair_options, gguf.path, plan));
   }
   TRY(read_invocation(gguf, plan));

@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/units.h"
+#include "formats/family.h"
 #include "formats/gguf_model.h"
 #include "formats/gguf_parts.h"
 #include "formats/hf_config.h"
@@ -128,7 +129,7 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
   model.path = path;
   model.is_gguf = true;
   TRY_ASSIGN(model.config, gguf_model_config(file, model.notes));
-  model.permuted_qk = gguf_permutes_qk(model.config.architecture);
+  model.permuted_qk = family_of_type(model.config.architecture)->gguf_permutes_qk;
   model.index.files = file.index.files;
   model.index.stamps = file.index.stamps;
   for (const TensorInfo& tensor : file.index.tensors) {

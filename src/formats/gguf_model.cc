@@ -6,14 +6,13 @@
 #include <cmath>
 
 #include "base/limits.h"
+#include "formats/family.h"
 #include "formats/hf_config.h"
 #include "formats/words.h"
 
 namespace loralei {
 
 namespace {
-
-constexpr int64_t kMaxDim = int64_t{1} << 24;
 
 struct Name {
   const char* gguf;
@@ -37,25 +36,25 @@ class ConfigReader {
   Result<ModelConfig> read() {
     TRY_ASSIGN(const auto architecture, file_.text("general.architecture"));
     if (!architecture) return corrupt(file_.path + ": lacks general.architecture");
-    constexpr const char* kArchitectures[] = {"llama", "qwen2", "qwen3", "granite", "smollm3", "olmo2"};
-    if (std::find(std::begin(kArchitectures), std::end(kArchitectures), *architecture) == std::end(kArchitectures)) {
-      return unsupported(
-          file_.path + ": the architecture \"" + architecture->substr(0, 60) +
-          "\" is not supported; supported are llama (with Mistral), qwen2, qwen3, granite, smollm3, olmo2");
+    family_ = family_of_gguf(*architecture);
+    if (family_ == nullptr) {
+      return unsupported(file_.path + ": the architecture \"" + architecture->substr(0, 60) +
+                         "\" is not supported; supported are " + supported_gguf_architectures() +
+                         " (Mistral is llama there)");
     }
-    config_.architecture = *architecture;
+    config_.architecture = family_->name;
     TRY(refuse_unsupported());
     TRY(read_sizes());
     TRY(read_rope());
     TRY(read_window());
     TRY(read_presence());
-    TRY(read_more());
+    if (family_->read_gguf != nullptr) TRY(family_->read_gguf(file_, config_));
     TRY(check_model_config(config_, file_.path));
     return std::move(config_);
   }
 
  private:
-  std::string key(const char* name) const { return config_.architecture + "." + name; }
+  std::string key(const char* name) const { return gguf_key(config_, name); }
 
   Result<int> need(const char* name, int64_t high) {
     TRY_ASSIGN(const auto value, file_.integer(key(name), 1, high));
@@ -77,11 +76,9 @@ class ConfigReader {
                                                            {"attention.max_alibi_bias", 0},
                                                            {"use_parallel_residual", 0},
                                                            {"attention.temperature_scale", 0}};
-    const bool scales = config_.architecture == "granite";  // read_more()
+    const auto& own = family_->gguf_keys;
     for (const auto& [name, neutral] : kNeutral) {
-      if (scales && std::string_view(name).ends_with("scale") &&
-          name != std::string_view("attention.temperature_scale"))
-        continue;
+      if (std::find(own.begin(), own.end(), name) != own.end()) continue;
       if (const GgufValue* value = file_.find(key(name))) {
         const double number = value->type == GgufType::kFloat ? value->real : static_cast<double>(value->number);
         if (number != neutral) {
@@ -193,28 +190,6 @@ class ConfigReader {
     return {};
   }
 
-  // A number of 0 is what llama.cpp takes for none.
-  Status read_scale(const char* name, double& scale) {
-    TRY_ASSIGN(const auto value, file_.real(key(name)));
-    if (value.value_or(0) == 0) return {};
-    if (!(*value > 0)) return corrupt(file_.path + ": " + key(name) + " must be above 0");
-    scale = *value;
-    return {};
-  }
-
-  Status read_more() {
-    if (config_.architecture == "granite") {
-      TRY(read_scale("embedding_scale", config_.embed_scale));
-      TRY(read_scale("residual_scale", config_.residual_scale));
-      TRY(read_scale("attention.scale", config_.attention_scale));
-      TRY(read_scale("logit_scale", config_.logits_divisor));
-    }
-    if (config_.architecture == "smollm3") {  // as llama.cpp has it; files do not say
-      for (int layer = 0; layer < config_.layers; ++layer) config_.unturned.push_back((layer + 1) % 4 == 0 ? 1 : 0);
-    }
-    return {};
-  }
-
   // What the metadata does not say, the tensors do.
   Status read_presence() {
     const auto has = [&](const char* name) { return file_.index.find(name) != nullptr; };
@@ -222,20 +197,13 @@ class ConfigReader {
     config_.qkv_bias = has("blk.0.attn_q.bias");
     config_.o_bias = has("blk.0.attn_output.bias");
     config_.mlp_bias = has("blk.0.ffn_gate.bias");
-    const bool olmo2 = config_.architecture == "olmo2";
-    const bool qk_norm = has("blk.0.attn_q_norm.weight");
-    if (qk_norm != (config_.architecture == "qwen3" || olmo2)) {
-      return unsupported(file_.path +
-                         ": norms of queries and keys belong to qwen3 and olmo2, and the architecture is " +
-                         config_.architecture);
-    }
-    if (olmo2) use_olmo2_norms(config_);
-    if (qk_norm && !olmo2) use_qk_norms(config_);
+    if (family_->qk_norm) use_qk_norms(config_);
     return {};
   }
 
   const GgufFile& file_;
   std::vector<std::string>& notes_;
+  const Family* family_ = nullptr;
   ModelConfig config_;
 };
 
@@ -383,10 +351,6 @@ std::string canonical_name(std::string_view gguf_name, const ModelConfig& config
     return "model.layers." + std::to_string(layer) + "." + std::string(config.norm_names[norm]) + std::string(kind);
   }
   return "";
-}
-
-bool gguf_permutes_qk(std::string_view architecture) {
-  return architecture == "llama" || architecture == "granite" || architecture == "smollm3";
 }
 
 }  // namespace loralei

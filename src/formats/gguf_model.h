@@ -17,8 +17,8 @@
 
 namespace loralei {
 
-// Architectures llama (with Mistral), qwen2, qwen3. freq_factors of the rope (a tensor)
-// and eos (gguf_vocab()) are not filled.
+// Of the families that have a name in such files (family.h). freq_factors of the rope (a
+// tensor) and eos (gguf_vocab()) are not filled.
 Result<ModelConfig> gguf_model_config(const GgufFile& file, std::vector<std::string>& notes);
 
 // The tokenizer; special ids outside the vocabulary are ignored with a note. Tokens known
@@ -29,8 +29,5 @@ Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& not
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; empty for a name
 // that is unknown, or of a norm that such a model has not.
 std::string canonical_name(std::string_view gguf_name, const ModelConfig& config);
-
-// Whether q and k rows of this architecture are in interleaved-rope order in the file.
-bool gguf_permutes_qk(std::string_view architecture);
 
 }  // namespace loralei

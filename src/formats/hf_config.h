@@ -3,7 +3,7 @@
 // sampling defaults.
 //
 // Pure functions over text, any thread. Every key falls into one of four groups (tables
-// in hf_config.cc): applied; harmless for inference; one that changes the mathematics
+// in hf_keys.cc): applied; harmless for inference; one that changes the mathematics
 // and is refused by name unless it has its neutral value; unknown, which becomes a note.
 // Defaults of absent keys are those of the architecture's class in transformers.
 // Failure: corrupt (wrong type or range, with the key), unsupported (the key and value,
@@ -36,8 +36,5 @@ Result<GenerationConfig> parse_generation_config(std::string_view json, const st
 // The checks that hold for a ModelConfig from any format: counts within limits, heads
 // divisible, head_dim even, sliding filled.
 Status check_model_config(const ModelConfig& config, const std::string& path);
-
-// "LlamaForCausalLM, MistralForCausalLM, ..." for messages.
-std::string supported_architectures();
 
 }  // namespace loralei

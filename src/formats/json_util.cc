@@ -112,6 +112,13 @@ Result<std::optional<double>> json_number(const Json& object, const char* key, c
   return std::optional<double>(value->get<double>());
 }
 
+Result<double> json_positive(const Json& object, const char* key, double fallback, const std::string& place) {
+  TRY_ASSIGN(const auto value, json_number(object, key, place));
+  if (value && !(*value > 0))
+    return corrupt(place + ": \"" + key + "\" must be above 0, but it is " + std::to_string(*value));
+  return value.value_or(fallback);
+}
+
 Result<std::optional<bool>> json_bool(const Json& object, const char* key, const std::string& place) {
   const Json* value = json_find(object, key);
   if (!value) return std::optional<bool>();

@@ -41,6 +41,8 @@ std::string json_brief(const Json& value);
 Result<std::optional<int64_t>> json_int(const Json& object, const char* key, int64_t low, int64_t high,
                                         const std::string& place);
 Result<std::optional<double>> json_number(const Json& object, const char* key, const std::string& place);
+// Above 0; an absent key is `fallback`.
+Result<double> json_positive(const Json& object, const char* key, double fallback, const std::string& place);
 Result<std::optional<bool>> json_bool(const Json& object, const char* key, const std::string& place);
 Result<std::optional<std::string>> json_string(const Json& object, const char* key, const std::string& place);
 // One string or a list of them.

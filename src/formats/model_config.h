@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/activation.h"
 #include "base/ids.h"
 #include "base/layer_norm.h"
 #include "tensor/dtype.h"
@@ -38,22 +39,36 @@ struct RopeScaling {
   std::vector<float> freq_factors;
 };
 
+struct LayerRope {
+  double theta = 10000.0;
+  RopeScaling scaling;
+};
+
 struct ModelConfig {
-  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3", "granite", "smollm3"
+  std::string architecture;  // Family::name
   int hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
   double rms_eps = 1e-5;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
   int64_t max_position = 2048;
+  // Of layers with a window, where these are turned otherwise.
+  std::optional<LayerRope> sliding_rope;
+  int rotary_dim = 0;  // the first numbers of each head, which alone are turned; 0: all
   bool tied_head = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   // [LayerNorm] their names inside of a layer; empty: the model has none of it.
   std::array<std::string_view, kLayerNorms> norm_names = {
       "input_layernorm", "", "post_attention_layernorm", "", "", ""};
+  bool norm_plus_one = false;    // a norm multiplies with 1 + what the file holds
+  bool centred_norms = false;    // LayerNorm with biases, not RMS norm
   bool whole_qk_norm = false;    // over all heads of a row, not each of them
   std::vector<int32_t> sliding;  // [layers] attention window in tokens, 0 = full attention
   // [layers] 1: queries and keys are not turned (NoPE); empty: all are.
   std::vector<uint8_t> unturned;
+  // Caps: cap * tanh(y / cap) of scores and of logits; 0: none.
+  double attention_cap = 0, logits_cap = 0;
+  Activation activation = Activation::kSilu;
+  bool gated = true;  // false: the MLP has no gate, and its activation is that of `up`
   // What numbers are multiplied with: rows of the embedding; what a block adds to the
   // stream; scores of attention (0: head_dim^-1/2). And what logits are divided by.
   double embed_scale = 1, residual_scale = 1, attention_scale = 0, logits_divisor = 1;

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "base/activation.h"
 #include "base/ids.h"
 #include "base/layer_norm.h"
 #include "base/limits.h"
@@ -259,6 +260,7 @@ struct AttentionArgs {
   int32_t heads = 0;
   float scale = 0;
   int32_t window = 0;
+  float cap = 0;  // scores are cap * tanh(scale * q K^T / cap); 0: as they are
   std::span<const RowGroup> groups;
 };
 
@@ -272,6 +274,8 @@ struct RmsNormArgs {
   float* y = nullptr;
   int64_t y_stride = 0;
   const float* weight = nullptr;  // [dim]
+  // [dim]: y = (x - mean) / sqrt(variance + eps) * weight + bias; null: RMS norm.
+  const float* bias = nullptr;
   int32_t rows = 0;
   int32_t vectors = 1;
   int32_t dim = 0;
@@ -287,7 +291,7 @@ struct RopeAnglesArgs {
   const float* inv_freq = nullptr;     // [head_dim / 2]
   float attention_scale = 1.0f;
   int32_t rows = 0;
-  int32_t head_dim = 0;
+  int32_t head_dim = 0;     // rotary_dim, where heads are turned in part
   float* angles = nullptr;  // [rows, head_dim]
 };
 
@@ -302,16 +306,18 @@ struct RopeArgs {
   int32_t rows = 0;
   int32_t heads = 0;
   int32_t head_dim = 0;
-  const float* angles = nullptr;  // [rows, head_dim], see RopeAnglesArgs
+  int32_t rotary_dim = 0;         // the first numbers of each head are turned, as if they were it; 0: all
+  const float* angles = nullptr;  // [rows, rotary_dim], see RopeAnglesArgs
 };
 
-// gate = silu(gate) * up, element by element, in place.
+// gate = activation(gate) * up, element by element, in place.
 struct SwigluArgs {
-  float* gate = nullptr;  // [rows, dim]
-  const float* up = nullptr;
+  float* gate = nullptr;      // [rows, dim]
+  const float* up = nullptr;  // null: ungated, activation(gate) alone
   int64_t stride = 0;
   int32_t rows = 0;
   int32_t dim = 0;
+  Activation activation = Activation::kSilu;
 };
 
 // y[row] = W[tokens[row]] decoded to f32. Every id is below w.rows (checked

@@ -210,7 +210,10 @@ Status check_config(const ModelConfig& config) {
   const bool multiplies = config.embed_scale != 1 || config.residual_scale != 1 || config.attention_scale != 0 ||
                           config.logits_divisor != 1;
   const bool norms = has_norm(config, LayerNorm::kAttentionOut) || config.whole_qk_norm;
-  if (multiplies || norms || !config.unturned.empty()) {
+  const bool shapes = config.attention_cap != 0 || config.logits_cap != 0 || config.rotary_dim != 0 ||
+                      config.sliding_rope || config.activation != Activation::kSilu || !config.gated ||
+                      config.norm_plus_one || config.centred_norms;
+  if (multiplies || norms || shapes || !config.unturned.empty()) {
     return unsupported("Models of the architecture " + config.architecture +
                        " cannot be computed on a GPU yet; run it on the CPU (--device cpu).");
   }

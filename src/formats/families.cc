@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/family.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/limits.h"
+#include "formats/words.h"
+
+namespace loralei {
+namespace {
+
+// Without them all are 1, the attention's too.
+Status granite_config(const Json& root, ModelConfig& config, const std::string& path) {
+  TRY_ASSIGN(config.embed_scale, json_positive(root, "embedding_multiplier", 1, path));
+  TRY_ASSIGN(config.residual_scale, json_positive(root, "residual_multiplier", 1, path));
+  TRY_ASSIGN(config.attention_scale, json_positive(root, "attention_multiplier", 1, path));
+  TRY_ASSIGN(config.logits_divisor, json_positive(root, "logits_scaling", 1, path));
+  return {};
+}
+
+// A list of 1 (turned) and 0, one for each layer; without it every fourth layer is not
+// turned, or as the interval says.
+Status smollm3_config(const Json& root, ModelConfig& config, const std::string& path) {
+  const auto layers = static_cast<size_t>(config.layers);
+  TRY_ASSIGN(const auto interval, json_int(root, "no_rope_layer_interval", 1, kMaxLayers, path));
+  TRY_ASSIGN(const auto turned, json_ints(root, "no_rope_layers", 0, 1, path));
+  if (turned && turned->size() != layers) {
+    return corrupt(path + ": \"no_rope_layers\" must be a list with one entry for each of the " +
+                   std::to_string(config.layers) + " layers");
+  }
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const bool is = turned ? (*turned)[layer] != 0 : (static_cast<int64_t>(layer) + 1) % interval.value_or(4) != 0;
+    config.unturned.push_back(is ? 0 : 1);
+  }
+  return {};
+}
+
+// A number of 0 is what llama.cpp takes for none.
+Status read_scale(const GgufFile& file, const ModelConfig& config, const char* name, double& scale) {
+  TRY_ASSIGN(const auto value, file.real(gguf_key(config, name)));
+  if (value.value_or(0) == 0) return {};
+  if (!(*value > 0)) return corrupt(file.path + ": " + gguf_key(config, name) + " must be above 0");
+  scale = *value;
+  return {};
+}
+
+Status granite_gguf(const GgufFile& file, ModelConfig& config) {
+  TRY(read_scale(file, config, "embedding_scale", config.embed_scale));
+  TRY(read_scale(file, config, "residual_scale", config.residual_scale));
+  TRY(read_scale(file, config, "attention.scale", config.attention_scale));
+  return read_scale(file, config, "logit_scale", config.logits_divisor);
+}
+
+// As llama.cpp has it; files do not say.
+Status smollm3_gguf(const GgufFile&, ModelConfig& config) {
+  for (int layer = 0; layer < config.layers; ++layer) config.unturned.push_back((layer + 1) % 4 == 0 ? 1 : 0);
+  return {};
+}
+
+Status olmo2_config(const Json& root, ModelConfig& config, const std::string& path) {
+  use_olmo2_norms(config);
+  TRY_ASSIGN(config.rms_eps, json_positive(root, "rms_norm_eps", 1e-5, path));
+  return {};
+}
+
+Status olmo2_gguf(const GgufFile&, ModelConfig& config) {
+  use_olmo2_norms(config);
+  return {};
+}
+
+// Of two with the same GGUF architecture the first is that of such files.
+constexpr Family kFamilies[] = {
+    {.class_name = "LlamaForCausalLM",
+     .name = "llama",
+     .attention_bias = true,
+     .mlp_bias = true,
+     .gguf_name = "llama",
+     .gguf_permutes_qk = true},
+    {.class_name = "MistralForCausalLM",
+     .name = "mistral",
+     .max_position = 131072,
+     .kv_heads = 8,
+     .window_always = true,
+     .gguf_name = "llama",
+     .gguf_permutes_qk = true},
+    {.class_name = "Qwen2ForCausalLM",
+     .name = "qwen2",
+     .max_position = 32768,
+     .kv_heads = 32,
+     .qkv_bias = true,
+     .gguf_name = "qwen2"},
+    {.class_name = "Qwen3ForCausalLM",
+     .name = "qwen3",
+     .max_position = 32768,
+     .kv_heads = 32,
+     .head_dim = 128,
+     .attention_bias = true,
+     .qk_norm = true,
+     .gguf_name = "qwen3"},
+    {.class_name = "GraniteForCausalLM",
+     .name = "granite",
+     .attention_bias = true,
+     .mlp_bias = true,
+     .read_config = granite_config,
+     .config_keys = {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"},
+     .gguf_name = "granite",
+     .gguf_permutes_qk = true,
+     .read_gguf = granite_gguf,
+     .gguf_keys = {"embedding_scale", "residual_scale", "attention.scale", "logit_scale"}},
+    {.class_name = "SmolLM3ForCausalLM",
+     .name = "smollm3",
+     .max_position = 32768,
+     .kv_heads = 4,
+     .attention_bias = true,
+     .mlp_bias = true,
+     .read_config = smollm3_config,
+     .config_keys = {"no_rope_layers", "no_rope_layer_interval"},
+     .gguf_name = "smollm3",
+     .gguf_permutes_qk = true,
+     .read_gguf = smollm3_gguf},
+    {.class_name = "Olmo2ForCausalLM",
+     .name = "olmo2",
+     .attention_bias = true,
+     .read_config = olmo2_config,
+     .gguf_name = "olmo2",
+     .read_gguf = olmo2_gguf},
+};
+
+template <typename Test>
+const Family* first_family(Test&& test) {
+  const auto* const found = std::find_if(std::begin(kFamilies), std::end(kFamilies), test);
+  return found == std::end(kFamilies) ? nullptr : found;
+}
+
+}  // namespace
+
+const Family* family_of_class(std::string_view class_name) {
+  return first_family([&](const Family& family) { return class_name == family.class_name; });
+}
+
+const Family* family_of_type(std::string_view model_type) {
+  return first_family([&](const Family& family) { return model_type == family.name; });
+}
+
+const Family* family_of_gguf(std::string_view architecture) {
+  if (architecture.empty()) return nullptr;
+  return first_family([&](const Family& family) { return architecture == family.gguf_name; });
+}
+
+std::string supported_architectures() {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) names.push_back(family.class_name);
+  return join(names);
+}
+
+std::string supported_gguf_architectures() {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) {
+    const std::string name(family.gguf_name);
+    if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return join(names);
+}
+
+std::string gguf_key(const ModelConfig& config, std::string_view name) {
+  const Family* const family = family_of_type(config.architecture);
+  return std::string(family == nullptr ? config.architecture : family->gguf_name) + "." + std::string(name);
+}
+
+}  // namespace loralei

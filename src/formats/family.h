@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Family: what one kind of model differs in from Llama, as data: where a config.json or a
+// GGUF file says it and what it is when the file says nothing. All that is known of a
+// family while a file is read stands in one entry of families.cc; what it means for the
+// computation stands in ModelConfig, which the layer program reads.
+//
+// Immutable, any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "formats/gguf.h"
+#include "formats/json_util.h"
+#include "formats/model_config.h"
+
+namespace loralei {
+
+inline constexpr int64_t kMaxDim = int64_t{1} << 24;
+inline constexpr int64_t kMaxPosition = int64_t{1} << 30;
+inline constexpr size_t kFamilyKeysMax = 12;
+
+struct Family {
+  const char* class_name;  // in config.json; defaults of absent keys are those of this class of transformers
+  const char* name;        // model_type there, and ModelConfig::architecture
+
+  int64_t max_position = 2048;
+  int64_t kv_heads = 0;         // when the key is absent; 0: as many as heads
+  int64_t head_dim = 0;         // when the key is absent; 0: hidden / heads
+  bool attention_bias = false;  // obeys "attention_bias" (q, k, v and o)
+  bool mlp_bias = false;        // obeys "mlp_bias"
+  bool qkv_bias = false;        // always has biases on q, k and v
+  bool qk_norm = false;         // of each head
+  // "sliding_window" counts by itself (default 4096); otherwise only with
+  // "use_sliding_window".
+  bool window_always = false;
+  // What the class computes beside, and the keys that say how; null: nothing.
+  Status (*read_config)(const Json& root, ModelConfig& config, const std::string& path) = nullptr;
+  std::array<std::string_view, kFamilyKeysMax> config_keys = {};
+
+  // general.architecture of GGUF files; empty: llama.cpp has none of its own.
+  std::string_view gguf_name = "";
+  // Rows of q and k lie in interleaved order there (model_tensors.h, qk_row).
+  bool gguf_permutes_qk = false;
+  // As read_config and config_keys; keys without the architecture in front.
+  Status (*read_gguf)(const GgufFile& file, ModelConfig& config) = nullptr;
+  std::array<std::string_view, kFamilyKeysMax> gguf_keys = {};
+};
+
+// Null: there is none of that name.
+const Family* family_of_class(std::string_view class_name);
+const Family* family_of_type(std::string_view model_type);
+const Family* family_of_gguf(std::string_view architecture);
+
+// "LlamaForCausalLM, MistralForCausalLM, ..." and "llama, qwen2, ..." for messages.
+std::string supported_architectures();
+std::string supported_gguf_architectures();
+
+// "granite.attention.scale" of "attention.scale".
+std::string gguf_key(const ModelConfig& config, std::string_view name);
+
+}  // namespace loralei
