@@ -20,6 +20,7 @@
 #include "formats/foreign_files.h"
 #include "formats/gguf.h"
 #include "formats/peft_config.h"
+#include "formats/refusals.h"
 #include "formats/safetensors.h"
 #include "ops/probe.h"
 #include "sys/cpu.h"
@@ -234,6 +235,19 @@ Status show_streaming(const InspectFlags& flags) {
   return {};
 }
 
+// Why a model is not served: everything that is missing, not only what is met first.
+Status show_refused(const FileSystem& files, const std::string& path, const Error& error) {
+  if (!files.exists(path)) return error;
+  const ModelRefusals refusals = model_refusals(files, path);
+  if (refusals.architecture.empty()) return error;
+  line("model", path);
+  line("architecture", refusals.architecture);
+  for (const std::string& sentence : refusals.missing) line("missing", sentence);
+  return Error{error.code, "this model is not served: " + std::to_string(refusals.missing.size()) +
+                               (refusals.missing.size() == 1 ? " thing is" : " things are") +
+                               " missing (see docs/models.md for what is)"};
+}
+
 Status inspect(const InspectFlags& flags) {
   const PosixFileSystem files;
   if (is_pickled_adapter(files, flags.path)) return check_adapter_files(files, flags.path);
@@ -252,8 +266,9 @@ Status inspect(const InspectFlags& flags) {
   if (folder) return show_peft_folder(adapter_files, *folder);
   if (gguf) return show_gguf_adapter(*gguf);
   if (!flags.memory_budget.empty()) return show_streaming(flags);
-  TRY_ASSIGN(const BaseModelFile file, open_base_model(flags.path));
-  show_model(file);
+  const auto file = open_base_model(flags.path);
+  if (!file.ok()) return show_refused(files, flags.path, file.error());
+  show_model(*file);
   return {};
 }
 

@@ -405,7 +405,7 @@ class Metrics(unittest.TestCase):
 
 class Formats(unittest.TestCase):
     def test_page_names_what_the_sources_know(self):
-        text = page_named("models-and-formats.md").read_text()
+        text = page_named("models.md").read_text()
         config = (ROOT / "src/formats/hf_config.cc").read_text()
         classes = re.findall(r'\{"(\w+ForCausalLM)"', config)
         self.assertGreaterEqual(len(classes), 4)
@@ -416,7 +416,7 @@ class Formats(unittest.TestCase):
         self.assertGreaterEqual(len(set(templates)), 7)
         for name in classes + [name for name, known in types if known == "DType"] + templates:
             self.assertIn(f"`{name}`", text)
-        rows = table_rows(page_named("models-and-formats.md"), ["class"])
+        rows = table_rows(page_named("models.md"), ["class"])
         self.assertEqual({span for _, cells in rows for span in spans(cells[0])}, set(classes))
 
 
