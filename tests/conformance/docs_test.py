@@ -406,8 +406,8 @@ class Metrics(unittest.TestCase):
 class Formats(unittest.TestCase):
     def test_page_names_what_the_sources_know(self):
         text = page_named("models.md").read_text()
-        config = (ROOT / "src/formats/hf_config.cc").read_text()
-        classes = re.findall(r'\{"(\w+ForCausalLM)"', config)
+        families = "".join(file.read_text() for file in sorted((ROOT / "src/formats").glob("*famil*.cc")))
+        classes = re.findall(r'\.class_name = "(\w+For\w+)"', families)
         self.assertGreaterEqual(len(classes), 4)
         types = re.findall(r'\{\d+, "(\w+)", (DType|\{\})', (ROOT / "src/formats/gguf.cc").read_text())
         self.assertGreater(len(types), 20)
