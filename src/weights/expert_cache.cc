@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/units.h"
 #include "sys/threads.h"
 
 namespace loralei {
@@ -44,82 +43,15 @@ ExpertCache::Runs ExpertCache::runs_of(const PackedIndex& index, const std::arra
   return runs;
 }
 
-// Of the largest expert of a layer.
-int64_t expert_bytes(const PackedIndex& index, const ExpertShape& shape, int32_t layer) {
-  int64_t most = 0;
-  for (int32_t expert = 0; expert < shape.experts; ++expert) {
-    const auto id = static_cast<size_t>(layer * shape.experts + expert);
-    most = std::max(most, ExpertCache::runs_of(index, shape.parts[id]).bytes);
-  }
-  return most;
-}
-
-namespace {
-
-// Sizes and their layers, without places.
-ExpertPlan sizes_of(const PackedIndex& index, const ExpertShape& shape) {
+std::vector<int64_t> expert_bytes(const PackedIndex& index, const ExpertShape& shape) {
   CHECK(shape.layers > 0 && shape.experts > 0);
   CHECK(shape.parts.size() == static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.experts));
-  ExpertPlan plan;
-  for (int32_t layer = 0; layer < shape.layers; ++layer) {
-    const int64_t bytes = expert_bytes(index, shape, layer);
-    auto size = std::find_if(plan.sizes.begin(), plan.sizes.end(),
-                             [&](const ExpertPlan::Size& one) { return one.expert_bytes == bytes; });
-    if (size == plan.sizes.end()) size = plan.sizes.insert(size, {.expert_bytes = bytes});
-    size->layers.push_back(layer);
-    plan.size_of_layer.push_back(static_cast<int32_t>(size - plan.sizes.begin()));
+  std::vector<int64_t> most(static_cast<size_t>(shape.layers));
+  for (size_t id = 0; id < shape.parts.size(); ++id) {
+    int64_t& of_layer = most[id / static_cast<size_t>(shape.experts)];
+    of_layer = std::max(of_layer, ExpertCache::runs_of(index, shape.parts[id]).bytes);
   }
-  return plan;
-}
-
-int64_t most_places(const ExpertShape& shape, const ExpertPlan::Size& size) {
-  return std::ssize(size.layers) * shape.experts;
-}
-
-int64_t bytes_with(const ExpertPlan& plan, const std::function<int64_t(const ExpertPlan::Size&)>& places) {
-  int64_t bytes = 0;
-  for (const ExpertPlan::Size& size : plan.sizes) bytes += places(size) * size.expert_bytes;
-  return bytes;
-}
-
-int64_t least_places(const ExpertShape& shape, const ExpertPlan::Size& size) {
-  return std::min<int64_t>(kExpertPlacesLeast, most_places(shape, size));
-}
-
-}  // namespace
-
-int64_t least_expert_bytes(const PackedIndex& index, const ExpertShape& shape) {
-  return bytes_with(sizes_of(index, shape), [&](const auto& size) { return least_places(shape, size); });
-}
-
-int64_t most_expert_bytes(const PackedIndex& index, const ExpertShape& shape) {
-  return bytes_with(sizes_of(index, shape), [&](const auto& size) { return most_places(shape, size); });
-}
-
-Result<ExpertPlan> plan_experts(const PackedIndex& index, const ExpertShape& shape, int64_t bytes) {
-  ExpertPlan plan = sizes_of(index, shape);
-  const int64_t all = bytes_with(plan, [&](const auto& size) { return most_places(shape, size); });
-  const int64_t least = bytes_with(plan, [&](const auto& size) { return least_places(shape, size); });
-  if (bytes < least) {
-    return too_large("The experts of this model need " + format_bytes(least) + " of memory at least, and " +
-                     format_bytes(std::max<int64_t>(bytes, 0)) + " are left for them; raise --memory-budget by " +
-                     format_bytes(least - bytes) + ".");
-  }
-  // Each its share of what all have beyond the least.
-  const double share =
-      all == least ? 1 : static_cast<double>(std::min(bytes, all) - least) / static_cast<double>(all - least);
-  for (ExpertPlan::Size& size : plan.sizes) {
-    const int64_t few = least_places(shape, size), many = most_places(shape, size);
-    size.places = static_cast<int32_t>(few + static_cast<int64_t>(share * static_cast<double>(many - few)));
-    plan.bytes += size.places * size.expert_bytes;
-  }
-  for (ExpertPlan::Size& size : plan.sizes) {  // what rounding left
-    while (size.places < most_places(shape, size) && plan.bytes + size.expert_bytes <= bytes) {
-      ++size.places;
-      plan.bytes += size.expert_bytes;
-    }
-  }
-  return plan;
+  return most;
 }
 
 // --- the queue
@@ -160,7 +92,7 @@ ExpertCache::ExpertCache(const PackedIndex& index, ExpertShape shape, ExpertPlan
 Result<std::unique_ptr<ExpertCache>> ExpertCache::create(const PackedIndex& index, ExpertShape shape,
                                                          ExpertCacheOptions options) {
   CHECK(options.block_bytes > 0 && options.block_bytes % kDirectAlign == 0);
-  TRY_ASSIGN(ExpertPlan plan, plan_experts(index, shape, options.bytes));
+  TRY_ASSIGN(ExpertPlan plan, plan_experts(expert_bytes(index, shape), shape.experts, options.bytes));
   std::unique_ptr<ExpertCache> cache(new ExpertCache(index, std::move(shape), std::move(plan), std::move(options)));
   TRY(cache->start());
   return cache;

@@ -37,6 +37,7 @@
 #include "device/host/arena.h"
 #include "formats/packed_index.h"
 #include "sys/block_reader.h"
+#include "weights/expert_plan.h"
 #include "weights/expert_scores.h"
 
 namespace loralei {
@@ -50,23 +51,8 @@ struct ExpertShape {
   std::vector<std::array<int32_t, kExpertParts>> parts;
 };
 
-// How many places of each size so many bytes give, in proportion to what each size has in
-// all; every size has at least kExpertPlacesLeast.
-inline constexpr int32_t kExpertPlacesLeast = 2;
-struct ExpertPlan {
-  struct Size {
-    int64_t expert_bytes = 0;  // of a place
-    int32_t places = 0;
-    std::vector<int32_t> layers;  // ascending
-  };
-  std::vector<Size> sizes;
-  std::vector<int32_t> size_of_layer;
-  int64_t bytes = 0;  // of all places
-};
-// Too few bytes are refused with the least that would do.
-Result<ExpertPlan> plan_experts(const PackedIndex& index, const ExpertShape& shape, int64_t bytes);
-int64_t least_expert_bytes(const PackedIndex& index, const ExpertShape& shape);
-int64_t most_expert_bytes(const PackedIndex& index, const ExpertShape& shape);  // with places for all
+// [layers] of the largest expert of each.
+std::vector<int64_t> expert_bytes(const PackedIndex& index, const ExpertShape& shape);
 
 struct ExpertCacheOptions {
   int64_t bytes = 0;
@@ -142,7 +128,7 @@ class ExpertCache {
 
   ExpertCache(const PackedIndex& index, ExpertShape shape, ExpertPlan plan, ExpertCacheOptions options);
   static Runs runs_of(const PackedIndex& index, const std::array<int32_t, kExpertParts>& parts);
-  friend int64_t expert_bytes(const PackedIndex& index, const ExpertShape& shape, int32_t layer);
+  friend std::vector<int64_t> expert_bytes(const PackedIndex& index, const ExpertShape& shape);
   Status start();
   size_t size_of(int32_t id) const {
     return static_cast<size_t>(plan_.size_of_layer[static_cast<size_t>(id / shape_.experts)]);

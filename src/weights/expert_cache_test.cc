@@ -111,8 +111,8 @@ class ExpertCacheTest : public testing::Test {
     }
     return chosen;
   }
-  int64_t least() const { return least_expert_bytes(index_, shape_); }
-  int64_t most() const { return most_expert_bytes(index_, shape_); }
+  int64_t least() const { return least_expert_bytes(expert_bytes(index_, shape_), kExperts); }
+  int64_t most() const { return most_expert_bytes(expert_bytes(index_, shape_), kExperts); }
 
   fs::path path_;
   PackedIndex index_;
@@ -276,7 +276,7 @@ TEST_F(ExpertCacheTest, TooFewBytesAreRefusedWithTheLeastThatWouldDo) {
 }
 
 TEST_F(ExpertCacheTest, SizesShareInProportion) {
-  const auto plan = plan_experts(index_, shape_, (least() + most()) / 2);
+  const auto plan = plan_experts(expert_bytes(index_, shape_), kExperts, (least() + most()) / 2);
   ASSERT_TRUE(plan.ok());
   ASSERT_EQ(plan->sizes.size(), 2U);
   EXPECT_EQ(plan->sizes[0].layers, (std::vector<int32_t>{0, 2, 4, 6, 8}));
