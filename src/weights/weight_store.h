@@ -40,6 +40,7 @@
 #include "memory/ledger.h"
 #include "sys/block_reader.h"
 #include "tensor/weight_view.h"
+#include "weights/expert_cache.h"
 #include "weights/read_units.h"
 #include "weights/residency.h"
 #include "weights/streamer.h"
@@ -202,7 +203,8 @@ class WeightStore {
   // ranks it is the model's.
   void join_fingerprint(const std::string& of_other);
   bool streams() const;
-  StreamerTotals stream_totals() const;
+  StreamerTotals stream_totals() const;  // of experts, too
+  ExpertTotals expert_totals() const;    // where they are cached
   StreamShape stream_shape() const;
   // For people: the plan and how the disk is read, where weights are streamed, and how
   // many f16 matrices are bf16.
