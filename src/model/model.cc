@@ -396,6 +396,9 @@ ModelTimes Model::times() const {
   const StreamerTotals totals = state_->weights->stream_totals();
   times.disk_ns = totals.waited_ns;
   times.disk_read_bytes = totals.read_bytes;
+  const ExpertTotals experts = state_->weights->expert_totals();
+  times.expert_hits = experts.hits;
+  times.expert_misses = experts.misses;
   if (state_->group != nullptr) {
     const CollectiveTotals others = state_->group->totals();
     times.collective_ns = others.ns;

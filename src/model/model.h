@@ -90,6 +90,8 @@ struct ModelTimes {
   int64_t lora_ns = 0;
   int64_t disk_ns = 0;           // waiting for streamed weights
   int64_t disk_read_bytes = 0;   // of streamed weights
+  int64_t expert_hits = 0;       // experts that a layer's rows chose: in the cache of them
+  int64_t expert_misses = 0;     // and read from disk
   int64_t collective_ns = 0;     // with other ranks, waiting for them included
   int64_t collective_bytes = 0;  // that they sent
 };

@@ -88,6 +88,8 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.lora_s = 0.5;
   stats.collective_s = 0.25;
   stats.collective_bytes = 4096;
+  stats.expert_hits = 30;
+  stats.expert_misses = 12;
   const std::string text = metrics.render(stats, {}, {}, 1234.0);
   for (const char* line :
        {"loralei_requests_running 3\n",
@@ -114,6 +116,8 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "loralei_work_seconds_total{part=\"collectives\"} 0.25\n",
         "loralei_work_seconds_total{part=\"rest\"} 0.75\n",
         "loralei_collective_bytes_total 4096\n",
+        "loralei_expert_uses_total{found=\"memory\"} 30\n",
+        "loralei_expert_uses_total{found=\"disk\"} 12\n",
         "loralei_rows_per_step_bucket{le=\"1\"} 2\n",
         "loralei_rows_per_step_bucket{le=\"16\"} 3\n",
         "loralei_rows_per_step_sum 541\n",
