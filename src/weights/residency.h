@@ -40,6 +40,7 @@ Result<ResidencyPolicy> parse_residency_policy(const std::string& name);
 struct PlannedMatrix {
   MatrixRole role = MatrixRole::kQ;
   int32_t layer = -1;             // -1: outside the layers
+  int32_t expert = -1;            // -1: of none of those that are chosen
   int64_t rows = 0;               // in tiles of kRowTile but for the last
   int64_t tile_bytes = 0;         // of one row tile
   bool tied_head = false;         // kHead: it is the embedding too
