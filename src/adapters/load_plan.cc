@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "adapters/expert_map.h"
 #include "adapters/made_for.h"
 #include "base/limits.h"
 #include "formats/model_tensors.h"
@@ -43,6 +44,27 @@ PairPlan& LoadPlan::pair(int layer, Module module) {
   if (module == Module::kLmHead) return pairs[pairs.size() - 2];
   if (module == Module::kEmbed) return pairs[pairs.size() - 1];
   return pairs[static_cast<size_t>(layer) * kLayerModules + static_cast<size_t>(module)];
+}
+
+PairPlan& LoadPlan::pair_of(const ModelConfig& config, const ModuleRef& module) {
+  const auto layer = static_cast<size_t>(module.layer), all = static_cast<size_t>(config.layers);
+  if (module.site != Site::kExpertMatrix) {
+    std::vector<PairPlan>& list = module.site == Site::kRouter ? routers : shared_gates;
+    list.resize(all);
+    return list[layer];
+  }
+  const auto experts = static_cast<size_t>(config.experts.count), parts = static_cast<size_t>(kExpertMatrixCount);
+  expert_matrices.resize(all * experts * parts);
+  return expert_matrices[(layer * experts + static_cast<size_t>(module.expert)) * parts +
+                         static_cast<size_t>(module.expert_part)];
+}
+
+int LoadPlan::rank_max() const {
+  int most = 0;
+  for (const auto* list : {&pairs, &routers, &shared_gates, &expert_matrices}) {
+    for (const PairPlan& pair : *list) most = std::max(most, pair.rank);
+  }
+  return most;
 }
 
 int32_t LoadPlan::layer_of(const ModuleRef& module) const {
@@ -178,11 +200,15 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
   TRY_ASSIGN(const int rank, check_rank(module, tensors, options, embed, path));
   if (embed) return plan_embed(config, tensors, options, rank, path, plan);
 
+  const bool of_experts = is_of_experts(module.site);
   const std::vector<Module> parts = parts_of(module);
-  const int in = linear_shape(config, parts[0]).in;
+  const int in = of_experts ? expert_shape(config, module).in : linear_shape(config, parts[0]).in;
   std::vector<int> outs;
-  for (const Module part : parts)
-    outs.push_back(part == Module::kLmHead ? options.vocab : linear_shape(config, part).out);
+  for (const Module part : parts) {
+    outs.push_back(of_experts                ? expert_shape(config, module).out
+                   : part == Module::kLmHead ? options.vocab
+                                             : linear_shape(config, part).out);
+  }
   TRY(check_linear_shapes(tensors, in, outs, rank, path));
   const DType dtype = plan.int8 ? DType::kF32 : pair_dtype(tensors);
   const auto reserve_factor = [&](int64_t count) {
@@ -202,7 +228,7 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
                              .scale_offset = a_scale});
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    PairPlan& pair = plan.pair(module.layer, parts[i]);
+    PairPlan& pair = of_experts ? plan.pair_of(config, module) : plan.pair(module.layer, parts[i]);
     if (pair.rank > 0) return corrupt(path + ": holds " + module.key + " twice, once inside a fused projection");
     pair.a = a;  // fused projections share A
     pair.a_scale = a_scale;
@@ -211,7 +237,8 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
     pair.in = in;
     pair.out = outs[i];
     pair.scaling = static_cast<float>(options.scaling);
-    std::vector<int32_t> order = options.row_order_of ? options.row_order_of(config, parts[i]) : std::vector<int32_t>();
+    std::vector<int32_t> order =
+        options.row_order_of && !of_experts ? options.row_order_of(config, parts[i]) : std::vector<int32_t>();
     pair.b_t = reserve_factor(outs[i]);
     pair.b_scale = reserve_scale(outs[i]);
     plan.placements.push_back({.tensor = tensors.b,

@@ -35,7 +35,9 @@ struct Placement {
   DType to = DType::kF32;  // the tensor's own format, or f32
   int32_t layer = 0;       // the tensor's: one and the same in all of its placements
   int64_t offset = 0;
-  int64_t scale_offset = -1;       // where the scales of int8 factors go (`to` is f32 then); absent: plain numbers
+  int64_t scale_offset = -1;  // where the scales of int8 factors go (`to` is f32 then); absent: plain numbers
+  // Of each row these columns alone, with `transpose`; all: 0, 1.
+  int64_t col_begin = 0, col_step = 1;
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
 };
 
@@ -55,6 +57,8 @@ struct SavedMatrix {
 
 struct LoadPlan {
   std::vector<PairPlan> pairs;  // as Adapter::pairs
+  // As ExpertPairs; empty until one of them is planned.
+  std::vector<PairPlan> routers, shared_gates, expert_matrices;
   std::vector<Placement> placements;
   SavedMatrix embed, head;
   int64_t final_norm = -1;
@@ -76,6 +80,9 @@ struct LoadPlan {
   // Reserves `count` bytes at a multiple of 64.
   int64_t reserve(int64_t count);
   PairPlan& pair(int layer, Module module);
+  PairPlan& pair_of(const ModelConfig& config, const ModuleRef& module);  // of a layer with experts
+  bool has_experts() const { return !routers.empty() || !shared_gates.empty() || !expert_matrices.empty(); }
+  int rank_max() const;
   int32_t layer_of(const ModuleRef& module) const;
 };
 

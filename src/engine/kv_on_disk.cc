@@ -42,6 +42,10 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
   for (const std::string_view name : config.norm_names) add_all(name);
   add_all(config.sliding);
   add_all(config.unturned);
+  const ExpertConfig& experts = config.experts;
+  for (const int number : {experts.count, experts.used, experts.width, experts.shared_width}) add(number);
+  add(experts.normed);
+  add_all(experts.dense);
   for (const double scale : {config.embed_scale, config.residual_scale, config.attention_scale}) add(scale);
   for (const int32_t number : {shape.layers, shape.kv_heads, shape.head_dim, static_cast<int32_t>(shape.dtype),
                                shape.streams.dim, shape.streams.levels})

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "formats/expert_families.h"
 #include "formats/words.h"
 
 namespace loralei {
@@ -76,7 +77,9 @@ constexpr Family kFamilies[] = {
      .attention_bias = true,
      .mlp_bias = true,
      .gguf_name = "llama",
-     .gguf_permutes_qk = true},
+     .gguf_permutes_qk = true,
+     .read_gguf = mixtral_gguf,
+     .gguf_keys = {"expert_count", "expert_used_count"}},
     {.class_name = "MistralForCausalLM",
      .name = "mistral",
      .max_position = 131072,
@@ -125,6 +128,41 @@ constexpr Family kFamilies[] = {
      .read_config = olmo2_config,
      .gguf_name = "olmo2",
      .read_gguf = olmo2_gguf},
+    {.class_name = "MixtralForCausalLM",
+     .name = "mixtral",
+     .max_position = 131072,
+     .kv_heads = 8,
+     .window_always = true,
+     .read_config = mixtral_config,
+     .config_keys = {"num_local_experts", "num_experts_per_tok", "router_jitter_noise", "output_router_logits",
+                     "router_aux_loss_coef"},
+     .gguf_name = "llama",
+     .gguf_permutes_qk = true},
+    {.class_name = "Qwen2MoeForCausalLM",
+     .name = "qwen2_moe",
+     .max_position = 32768,
+     .kv_heads = 16,
+     .qkv_bias = true,
+     .read_config = qwen2_moe_config,
+     .config_keys = {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size",
+                     "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
+                     "qkv_bias", "output_router_logits", "router_aux_loss_coef"},
+     .gguf_name = "qwen2moe",
+     .read_gguf = qwen2_moe_gguf,
+     .gguf_keys = {"expert_count", "expert_used_count"}},
+    {.class_name = "Qwen3MoeForCausalLM",
+     .name = "qwen3_moe",
+     .max_position = 32768,
+     .kv_heads = 4,
+     .attention_bias = true,
+     .qk_norm = true,
+     .read_config = qwen3_moe_config,
+     .config_keys = {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size",
+                     "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "output_router_logits",
+                     "router_aux_loss_coef"},
+     .gguf_name = "qwen3moe",
+     .read_gguf = qwen3_moe_gguf,
+     .gguf_keys = {"expert_count", "expert_used_count"}},
 };
 
 template <typename Test>

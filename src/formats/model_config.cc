@@ -9,6 +9,22 @@
 
 namespace loralei {
 
+bool has_experts(const ModelConfig& config, int layer) {
+  const std::vector<uint8_t>& dense = config.experts.dense;
+  return config.experts.count > 0 && (dense.empty() || dense[static_cast<size_t>(layer)] == 0);
+}
+
+std::string expert_module(int layer, int expert, int part) {
+  return "model.layers." + std::to_string(layer) + ".mlp.experts." + std::to_string(expert) + "." +
+         kExpertMatrices[part];
+}
+
+const char* layer_matrix(const ModelConfig& config, int layer, size_t module) {
+  constexpr size_t kFirst = kLayerMatrices.size() - kSharedExpertMatrices.size();
+  if (module < kFirst || !has_experts(config, layer)) return kLayerMatrices[module];
+  return config.experts.shared_width > 0 ? kSharedExpertMatrices[module - kFirst] : nullptr;
+}
+
 int64_t positions_reached(const ModelConfig& config) {
   const RopeScaling& scaling = config.rope_scaling;
   switch (scaling.kind) {

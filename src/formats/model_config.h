@@ -20,6 +20,7 @@
 #include "base/activation.h"
 #include "base/ids.h"
 #include "base/layer_norm.h"
+#include "formats/expert_config.h"
 #include "tensor/dtype.h"
 
 namespace loralei {
@@ -72,6 +73,7 @@ struct ModelConfig {
   // What numbers are multiplied with: rows of the embedding; what a block adds to the
   // stream; scores of attention (0: head_dim^-1/2). And what logits are divided by.
   double embed_scale = 1, residual_scale = 1, attention_scale = 0, logits_divisor = 1;
+  ExpertConfig experts;  // none: count is 0
   std::vector<TokenId> eos;
   DType dtype = DType::kBF16;  // the dtype most weights have, for display and the KV default
 };
@@ -81,6 +83,20 @@ struct ModelConfig {
 inline constexpr std::array<const char*, 7> kLayerMatrices = {
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+
+// The same in a layer with experts, where the last three are those of the shared one.
+inline constexpr std::array<const char*, 3> kSharedExpertMatrices = {
+    "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"};
+bool has_experts(const ModelConfig& config, int layer);
+// The name of a layer's matrix; null: the layer has none.
+const char* layer_matrix(const ModelConfig& config, int layer, size_t module);
+
+// The three matrices of an expert, in the order of their use.
+inline constexpr const char* kExpertMatrices[] = {"gate_proj", "up_proj", "down_proj"};
+inline constexpr int kExpertMatrixCount = 3;
+
+// "model.layers.3.mlp.experts.7.gate_proj"
+std::string expert_module(int layer, int expert, int part);
 
 // The longest text that may be asked for: max_position, which is what is served unless
 // more is asked for, or what the scaling stretches the positions trained with to. Dynamic

@@ -17,12 +17,24 @@ struct ScratchSizes {
   int64_t floats = 0;
   int64_t part_logits = 0;  // of floats
   int64_t kernel_bytes = 0;
-  int64_t total_bytes() const { return floats * static_cast<int64_t>(sizeof(float)) + kernel_bytes; }
+  int64_t lists = 0;  // bytes of those of experts
+  int64_t arena_bytes() const { return floats * static_cast<int64_t>(sizeof(float)) + kernel_bytes; }
+  int64_t total_bytes() const { return arena_bytes() + lists; }
 };
 
 int64_t padded(int64_t floats) {
   constexpr int64_t kAlign = 16;  // 64 bytes
   return (floats + kAlign - 1) / kAlign * kAlign;
+}
+
+// What layers with experts work in.
+int64_t expert_floats(const ModelConfig& config, int64_t rows) {
+  const ExpertConfig& experts = config.experts;
+  if (experts.count == 0) return 0;
+  const int64_t assignments = rows * experts.used;
+  const int64_t shared = experts.shared_width > 0 ? padded(rows * config.hidden) + padded(rows) : 0;
+  return padded(rows * experts.count) + padded(assignments * config.hidden) + 2 * padded(assignments * experts.width) +
+         shared;
 }
 
 ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads,
@@ -35,10 +47,12 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
   sizes.floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width) +
                  2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) + padded(rows * config.head_dim);
   sizes.part_logits = padded(part_logits_of(shard, config.vocab, limits.logits_rows_max));
-  sizes.floats += sizes.part_logits;
+  sizes.floats += sizes.part_logits + expert_floats(config, rows);
+  if (config.experts.count > 0) sizes.lists = ExpertRows::bytes(config.experts, limits.rows_max);
   OpLimits op_limits;
   op_limits.rows_max = std::max(limits.rows_max, limits.logits_rows_max);
-  op_limits.in_max = static_cast<int32_t>(std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width}));
+  op_limits.in_max = static_cast<int32_t>(
+      std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width, int64_t{config.experts.width}}));
   op_limits.heads = config.heads;
   op_limits.kv_heads = config.kv_heads;
   op_limits.head_dim = config.head_dim;
@@ -53,11 +67,11 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
 
 Status Model::State::allocate() {
   const auto rows = static_cast<int64_t>(limits.rows_max);
-  const int64_t gathered = std::max(limits.rows_max, limits.logits_rows_max);
+  const int64_t normed_rows = std::max(limits.rows_max, limits.logits_rows_max);
   const ScratchSizes sizes = scratch_sizes(config, *ops, limits, context.pool->threads(), shard());
   const int64_t scratch = sizes.kernel_bytes;
   held_bytes = sizes.total_bytes();
-  TRY_ASSIGN(arena, HostBuffer::allocate(held_bytes));
+  TRY_ASSIGN(arena, HostBuffer::allocate(sizes.arena_bytes()));
 
   float* next = reinterpret_cast<float*>(arena.data());
   const auto take = [&](int64_t count) {
@@ -66,7 +80,7 @@ Status Model::State::allocate() {
     return start;
   };
   x = take(rows * config.hidden);
-  normed = take(gathered * config.hidden);
+  normed = take(normed_rows * config.hidden);
   q = take(rows * q_width());
   attended = take(rows * q_width());
   k = take(rows * kv_width());
@@ -75,6 +89,22 @@ Status Model::State::allocate() {
   up = take(rows * config.ffn);
   angles = take(rows * config.head_dim);
   part_logits = take(sizes.part_logits);
+  if (config.experts.count > 0) {
+    const ExpertConfig& experts = config.experts;
+    const int64_t assignments = rows * experts.used;
+    scores = take(rows * experts.count);
+    gathered = take(assignments * config.hidden);
+    expert_gate = take(assignments * experts.width);
+    expert_up = take(assignments * experts.width);
+    if (experts.shared_width > 0) {
+      shared = take(rows * config.hidden);
+      shared_scores = take(rows);
+    }
+    expert_rows = ExpertRows(experts, limits.rows_max);
+    expert_views.resize(static_cast<size_t>(experts.count));
+    expert_tiles.reserve(2 * static_cast<size_t>(experts.used));
+    score_sources.resize(static_cast<size_t>(limits.segments_max));
+  }
   context.scratch = {reinterpret_cast<std::byte*>(next), static_cast<size_t>(scratch)};
   head_segments.reserve(static_cast<size_t>(limits.segments_max));
   head_overrides.reserve(static_cast<size_t>(limits.rows_max));
@@ -308,6 +338,11 @@ Status Model::State::project_to_stream(const ModelBatch& batch, int layer, Modul
   TRY(project(batch, layer, {&module, 1}, input, input_stride, outputs, !beside));
   if (!beside) return {};
   if (group != nullptr) TRY(group->all_reduce_sum({normed, batch.tokens.size() * static_cast<size_t>(config.hidden)}));
+  add_to_stream(batch, after, layer);
+  return {};
+}
+
+void Model::State::add_to_stream(const ModelBatch& batch, LayerNorm after, int layer) {
   if (has_norm(config, after)) norm_rows(batch, after, layer, normed, normed);
   AddArgs add;
   add.x = normed;
@@ -316,12 +351,16 @@ Status Model::State::project_to_stream(const ModelBatch& batch, int layer, Modul
   add.rows = static_cast<int32_t>(batch.tokens.size());
   add.scale = static_cast<float>(config.residual_scale);
   ops->add(context, add);
-  return {};
 }
 
 Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
+  if (has_experts(config, layer)) return experts_block(batch, layer);
+  TRY(gate_times_up(batch, layer, block_input(batch, LayerNorm::kFfnInput, layer)));
+  return project_to_stream(batch, layer, Module::kDown, gate, config.ffn);
+}
+
+Status Model::State::gate_times_up(const ModelBatch& batch, int layer, const float* input) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
-  const float* const input = block_input(batch, LayerNorm::kFfnInput, layer);
   static constexpr Module kInputs[] = {Module::kGate, Module::kUp};
   float* const outputs[] = {gate, up};
   TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
@@ -332,7 +371,7 @@ Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
   swiglu.rows = rows;
   swiglu.dim = config.ffn;
   ops->swiglu(context, swiglu);
-  return project_to_stream(batch, layer, Module::kDown, gate, config.ffn);
+  return {};
 }
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}

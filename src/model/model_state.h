@@ -9,8 +9,11 @@
 
 #include "base/clock.h"
 #include "device/host/arena.h"
+#include "model/expert_rows.h"
 #include "model/layer_program.h"
 #include "model/model.h"
+#include "ops/expert_pairs.h"
+#include "weights/expert_use.h"
 
 namespace loralei {
 
@@ -61,6 +64,17 @@ struct Model::State {
   float* gate = nullptr;      // [rows, ffn]
   float* up = nullptr;
   float* angles = nullptr;  // [rows, head_dim] of the step's positions
+  // Of layers with experts (model_experts.cc).
+  float* scores = nullptr;                // [rows, experts]
+  float* gathered = nullptr;              // [assignments, hidden]
+  float* expert_gate = nullptr;           // [assignments, experts.width]
+  float* expert_up = nullptr;             // likewise
+  float* shared = nullptr;                // [rows, hidden] of the shared expert
+  float* shared_scores = nullptr;         // [rows]
+  ExpertRows expert_rows;                 // of the layer
+  std::vector<ExpertView> expert_views;   // [experts]
+  std::vector<TileProduct> expert_tiles;  // of a single row
+  std::vector<LoraSource> score_sources;  // [slots]
   // The head among ranks (model_ranks.cc).
   WeightView head_part;                  // this rank's rows
   std::vector<WeightPanel> head_panels;  // of it
@@ -97,6 +111,22 @@ struct Model::State {
   void turn(int32_t rows);  // q and k, by their positions
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
   Status ffn_block(const ModelBatch& batch, int layer);
+  Status gate_times_up(const ModelBatch& batch, int layer, const float* input);  // gate = swiglu(gate, up) of the input
+  void add_to_stream(const ModelBatch& batch, LayerNorm after, int layer);       // x += normed
+
+  // Experts (model_experts.cc).
+  Status experts_block(const ModelBatch& batch, int layer);
+  void score(const ModelBatch& batch, int layer, const float* input, const float* matrix, int32_t out,
+             std::vector<LoraPair> ExpertPairs::*pairs, float* scores);
+  Status shared_expert(const ModelBatch& batch, int layer, const float* input);
+  void use_experts(const ModelBatch& batch, int layer, std::span<const ExpertView> views);
+  bool gate_up_together(std::span<const ExpertView> views);
+  void expert_parts(const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
+                    std::span<float* const> outputs, int64_t out_stride);
+  void expert_products(std::span<const TileProduct> products, ExpertRows::Run run, const float* input, int64_t stride);
+  void expert_lora(const ModelBatch& batch, int layer, std::span<const ExpertView> views, std::span<const int> parts,
+                   const float* input, int32_t in, std::span<float* const> outputs, int32_t out);
+  void sum_experts(int32_t rows, float* sum);
 
   // The head (model_head.cc).
   Status head(const ModelBatch& batch);

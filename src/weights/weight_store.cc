@@ -14,7 +14,7 @@
 namespace loralei {
 namespace {
 
-int64_t bytes_of_vector(const TensorInfo& info) { return info.shape.empty() ? 4 : info.shape[0] * 4; }
+int64_t bytes_of_vector(const TensorInfo& info) { return numbers_of(info) * 4; }
 
 }  // namespace
 

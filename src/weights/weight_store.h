@@ -54,6 +54,7 @@ std::string smaller_weights_advice(const BaseModelFile& model);
 using TensorSlot = int32_t;  // index of a matrix in the store; -1: the model has none of that name
 inline constexpr TensorSlot kNoTensor = -1;
 
+class ExpertUse;
 class WeightStore;
 
 // The panels of up to kMatricesMax matrices that meet one input, round by round: streamed
@@ -212,6 +213,7 @@ class WeightStore {
   void check() const;  // no use open is an idle invariant
 
  private:
+  friend class ExpertUse;
   friend class WeightUse;
   friend class WeightPass;
   WeightStore();

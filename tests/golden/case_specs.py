@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which requests have golden values: (name, model, [(adapter, scale)], prompt lengths, options)."""
-from adapter_specs import FUSED, MINIMAL, SPECS as ADAPTER_SPECS, TWINS
+from adapter_specs import FUSED, MINIMAL, SINGLE_EXPERTS, SPECS as ADAPTER_SPECS, TWINS
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from model_specs import SPECS as MODEL_SPECS
 
@@ -15,6 +15,8 @@ def lengths_of(model):
         return (12, 40, 57)
     if model.startswith("dtype") or model == "sharded":
         return (33,)
+    if "moe" in model or model == "mixtral":
+        return (8, 20)
     return (8, 21, 60) if model == "llama-gqa" else (8, 60)
 
 
@@ -28,6 +30,8 @@ def adapter_lengths(name, spec):
         return (90,)
     if "window" in name:
         return (40,)
+    if "moe" in name or "mixtral" in name:
+        return (12,)
     return (9, 34) if name in SHORT_TOO else (34,)
 
 
@@ -35,6 +39,8 @@ def adapter_cases():
     for name, spec in ADAPTER_SPECS.items():
         if name != "gqa-alora":
             yield name, spec["base"], [(name, 1.0)], adapter_lengths(name, spec), {}
+    for name, (base, _) in SINGLE_EXPERTS.items():
+        yield name, base, [(name, 1.0)], (12,), {}
     for name, source in MINIMAL.items():
         yield name, ADAPTER_SPECS[source]["base"], [(name, 1.0)], (34,), {}
     for name, source in (FUSED | TWINS).items():
@@ -68,7 +74,7 @@ def alora_cases():
 
 def gguf_cases():
     for name in GGUF_MODELS:
-        yield name, name, [], (90,) if "rope" in name else (40,), {}
+        yield name, name, [], (90,) if "rope" in name else (12,) if "moe" in name or "mixtral" in name else (40,), {}
     for name, spec in GGUF_ADAPTERS.items():
         yield name, spec["base"], [(name, 1.0)], spec.get("lengths", (34,)), spec.get("options", {})
 

@@ -41,6 +41,12 @@ MISTAKES = [
     ("granite.60", {"logits_scaling": 1}),
     ("gguf-granite-f16.40", {"residual_multiplier": 1}),
     ("olmo2.60", {"rms_norm_eps": 1e-2}),
+    ("qwen3-moe.20", {"norm_topk_prob": False}),
+    ("qwen3-moe.20", {"num_experts_per_tok": 3}),
+    ("qwen2-moe.20", {"norm_topk_prob": True}),
+    ("qwen2-moe.20", {"num_experts_per_tok": 2}),
+    ("mixtral.20", {"num_experts_per_tok": 1}),
+    ("mixtral.20", {"norm_topk_prob": False}),
     ("smollm3.60", {"no_rope_layers": [1, 1, 1]}),
     ("smollm3.60", {"no_rope_layers": [0, 0, 0]}),
 ]

@@ -3,7 +3,7 @@
 
 types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
 """
-from model_specs import LLAMA3_ROPE, YARN, granite, llama, olmo2, qwen, smollm3
+from model_specs import LLAMA3_ROPE, YARN, granite, llama, mixtral, olmo2, qwen, qwen_moe, smollm3
 
 
 def gguf(spec, types, **more):
@@ -36,6 +36,10 @@ GGUF_MODELS = {
     "gguf-granite-f16": gguf(granite(32, 4, 2, 64), "F16"),  # what granite-all-r4 fits
     "gguf-olmo2-f16": gguf(olmo2(32, 4, 2, 64), "F16"),  # what olmo2-save-norms fits
     "gguf-smollm3-q8_0": gguf(smollm3(32, 4, 2, 64, layers=4), {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-qwen3-moe-q8_0": gguf(qwen_moe("qwen3", 32, 4, 2, 64, 6, 2, 32, head_dim=16, norm_topk_prob=True),
+                                {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-qwen2-moe-f16": gguf(qwen_moe("qwen2", 32, 4, 2, 48, 5, 3, 24, shared_expert_intermediate_size=40), "F16"),
+    "gguf-mixtral-q4_0": gguf(mixtral(64, 4, 2, 96, 4, 2, num_hidden_layers=1), {"": "Q4_0", "output.weight": "Q8_0"}),
     "gguf-rope-linear": gguf(small(rope_scaling=dict(rope_type="linear", factor=4.0)), "F16"),
     "gguf-rope-yarn": gguf(small(rope_scaling=YARN, rope_theta=500.0), "F16"),
     "gguf-rope-freqs": gguf(small(rope_scaling=LLAMA3_ROPE, rope_theta=500.0), "F16"),

@@ -28,6 +28,20 @@ NAMES = {
 }
 
 
+# Of layers with experts, whose matrices lie in one tensor for each kind.
+NAMES |= {
+    "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+}
+ARCHITECTURES = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+
+
+def architecture_of(spec):
+    return ARCHITECTURES.get(spec["model_type"], spec["model_type"])
+
+
 # Of olmo2, whose norms stand behind the blocks.
 NAMES_BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -42,7 +56,7 @@ def ggml_name(name, kind_of_model):
 
 def heads_of(spec, name):
     """Heads whose rows GGUF permutes in this tensor, 0 for none."""
-    if spec["model_type"] not in ("llama", "granite", "smollm3"):
+    if spec["model_type"] not in ("llama", "granite", "mixtral", "smollm3"):
         return 0
     return spec["num_attention_heads"] if "q_proj" in name else spec["num_key_value_heads"] if "k_proj" in name else 0
 
@@ -87,7 +101,7 @@ def tensor_bytes(model, name, value, kind):
 
 
 def kind_of(types, name, dims):
-    if dims == 1:
+    if dims == 1 or "ffn_gate_inp" in name:
         return Type.F32
     return Type[next((v for k, v in types.items() if k and name.endswith(k)), types[""])]
 
@@ -121,6 +135,13 @@ def add_config(writer, name, spec):
     if "head_dim" in spec:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
+    if "moe_intermediate_size" in spec or "num_local_experts" in spec:
+        writer.add_expert_count(spec.get("num_experts") or spec["num_local_experts"])
+        writer.add_expert_used_count(spec["num_experts_per_tok"])
+    if "moe_intermediate_size" in spec:
+        writer.add_expert_feed_forward_length(spec["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in spec:
+        writer.add_expert_shared_feed_forward_length(spec["shared_expert_intermediate_size"])
     if spec["model_type"] == "granite":
         writer.add_embedding_scale(spec["embedding_multiplier"])
         writer.add_residual_scale(spec["residual_multiplier"])
@@ -145,18 +166,32 @@ def finish(writer):
     writer.close()
 
 
+def stored_values(name, spec):
+    """What is stored of a model: parameters, of experts those of one kind each."""
+    for key, parameter in build_from(spec).named_parameters():
+        value = weight(name, key, parameter.shape, spec["tie_word_embeddings"]).numpy()
+        if key.endswith("experts.gate_up_proj"):
+            for part, rows in zip(("gate_proj", "up_proj"), np.split(value, 2, 1)):
+                yield key.replace("gate_up_proj", part) + ".weight", rows
+        elif key.endswith("experts.down_proj"):
+            yield key + ".weight", value
+        elif key.endswith("shared_expert_gate.weight"):
+            yield key, value[0]
+        else:
+            yield key, value
+
+
 def write_model(name):
     entry = GGUF_MODELS[name]
     spec, path = entry["spec"], MODELS / f"{name}.gguf"
-    writer = gguf.GGUFWriter(path, spec["model_type"])
+    writer = gguf.GGUFWriter(path, architecture_of(spec))
     if "alignment" in entry:
         writer.add_custom_alignment(entry["alignment"])
     add_config(writer, name, spec)
     add_vocabulary(writer, spec)
     if (spec.get("rope_scaling") or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(spec))
-    for key, parameter in build_from(spec).named_parameters():
-        value = weight(name, key, parameter.shape, spec["tie_word_embeddings"]).numpy()
+    for key, value in stored_values(name, spec):
         stored = ggml_name(key, spec["model_type"])
         kind = kind_of(entry["types"], stored, value.ndim)
         value = permute(value, heads_of(spec, key))
@@ -181,7 +216,13 @@ def reference_model(name):
     tensors = read_tensors(MODELS / f"{name}.gguf")
     model = build_from(spec)
     for key, parameter in model.named_parameters():
-        stored = tensors.pop(ggml_name(key, spec["model_type"]))
+        if key.endswith("experts.gate_up_proj"):
+            parts = [key.replace("gate_up_proj", part) + ".weight" for part in ("gate_proj", "up_proj")]
+            stored = np.concatenate([tensors.pop(ggml_name(part, spec["model_type"])) for part in parts], 1)
+        else:
+            weighted = key + ".weight" if key.endswith("experts.down_proj") else key
+            stored = tensors.pop(ggml_name(weighted, spec["model_type"]))
+            stored = stored[None] if key.endswith("shared_expert_gate.weight") else stored
         parameter.copy_(torch.from_numpy(unpermute(stored, heads_of(spec, key)).copy()))
     assert set(tensors) <= {"rope_freqs.weight"}, f"left over: {list(tensors)}"
     return model.eval()

@@ -3,9 +3,10 @@
 import math
 
 import torch
+from safetensors.torch import save_file
 
 from common import MODELS, clean_folder, load_model, quiet, randn, round_to, write_json
-from model_specs import NEW_FORM, SAME_WEIGHTS, SPECS
+from model_specs import NEW_FORM, SAME_WEIGHTS, SPECS, STACKED
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -30,8 +31,8 @@ def weight(seed_name, key, shape, tied):
     elif "embed_tokens" in key:
         value = randn((seed_name, key), shape, 0.4 if tied else 1.0)
     else:
-        gain = 2.5 if "lm_head" in key else 1.6 if ("q_proj" in key or "k_proj" in key) else 1.2
-        value = randn((seed_name, key), shape, gain / math.sqrt(shape[1]))
+        gain = 3 if "mlp.gate.weight" in key else 2.5 if "lm_head" in key else 1.6 if ("q_proj" in key or "k_proj" in key) else 1.2
+        value = randn((seed_name, key), shape, gain / math.sqrt(shape[-1]))
     # Representable in bf16 and, since nothing is below its smallest normal number, in f16 too.
     value[value.abs() < 2.0 ** -14] = 0
     return round_to(value, torch.bfloat16)
@@ -60,6 +61,9 @@ def save(name, model):
     spec = SPECS[name]
     model = model.to(DTYPES[spec["torch_dtype"]])
     model.save_pretrained(folder, max_shard_size="20KB" if name == "sharded" else "1GB")
+    if name in STACKED:
+        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors",
+                  metadata={"format": "pt"})
     (folder / "generation_config.json").unlink(missing_ok=True)
     if name not in NEW_FORM:
         (folder / "config.json").unlink()

@@ -56,6 +56,21 @@ def olmo2(hidden, heads, kv, ffn, **more):
     return spec
 
 
+def qwen_moe(kind, hidden, heads, kv, ffn, experts, used, width, **more):
+    spec = qwen("qwen2", hidden, heads, kv, ffn, use_sliding_window=False)
+    spec.update(architectures=[f"{kind.capitalize()}MoeForCausalLM"], model_type=f"{kind}_moe", num_experts=experts,
+                num_experts_per_tok=used, moe_intermediate_size=width, decoder_sparse_step=1, mlp_only_layers=[],
+                output_router_logits=False, router_aux_loss_coef=0.001)
+    return spec | more
+
+
+def mixtral(hidden, heads, kv, ffn, experts, used, **more):
+    spec = mistral(hidden, heads, kv, ffn, sliding_window=None)
+    spec.update(architectures=["MixtralForCausalLM"], model_type="mixtral", num_local_experts=experts,
+                num_experts_per_tok=used, output_router_logits=False, router_aux_loss_coef=0.02)
+    return spec | more
+
+
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=2.0, beta_slow=0.25)
@@ -87,6 +102,15 @@ SPECS = {
     "granite": granite(32, 4, 2, 64),
     "olmo2": olmo2(32, 4, 2, 64),
     "smollm3": smollm3(32, 4, 2, 48, layers=3, no_rope_layers=[1, 0, 1]),
+    # mixtures of experts
+    "qwen3-moe": qwen_moe("qwen3", 32, 4, 2, 48, 6, 2, 24, num_hidden_layers=3, head_dim=16, norm_topk_prob=True,
+                          mlp_only_layers=[1], attention_bias=False),
+    "qwen3-moe-stacked": qwen_moe("qwen3", 32, 4, 2, 48, 6, 2, 24, num_hidden_layers=3, head_dim=16, norm_topk_prob=True,
+                                  mlp_only_layers=[1], attention_bias=False),
+    "qwen3-moe-every": qwen_moe("qwen3", 32, 2, 2, 48, 4, 2, 16, head_dim=16, norm_topk_prob=False),
+    "qwen2-moe": qwen_moe("qwen2", 32, 4, 2, 48, 5, 3, 24, norm_topk_prob=False,
+                          shared_expert_intermediate_size=40),
+    "mixtral": mixtral(32, 4, 2, 48, 4, 2),
     # files
     "sharded": llama(32, 4, 2, 64),
     "dtype-f32": small(torch_dtype="float32"),
@@ -95,8 +119,10 @@ SPECS = {
 }
 
 # Models that share the weights of another, to show that only the config or the storage differs.
-SAME_WEIGHTS = {"rope-llama3-new": "rope-llama3", "dtype-f16": "dtype-f32", "dtype-bf16": "dtype-f32"}
+SAME_WEIGHTS = {"qwen3-moe-stacked": "qwen3-moe", "rope-llama3-new": "rope-llama3", "dtype-f16": "dtype-f32", "dtype-bf16": "dtype-f32"}
 # config.json as transformers 5 writes it (rope_parameters, dtype, layer_types) instead of the older form.
 NEW_FORM = {"rope-llama3-new", "qwen2-window"}
+# All experts of a layer in one tensor, as newer files have them, not one by one.
+STACKED = {"qwen3-moe-stacked"}
 # Served with this --max-model-len; the dynamic NTK factor follows from it.
 MAX_MODEL_LEN = {"rope-dynamic": 128}

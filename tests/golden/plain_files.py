@@ -16,6 +16,31 @@ def tensors_of(path):
     return {k: v.double().numpy() for k, v in load_file(path).items()}
 
 
+def one_by_one(name, value):
+    """The matrices of a tensor that holds those of all experts of a layer; others as they are."""
+    found = re.fullmatch(r"(.*\.mlp\.experts\.)(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight)?", name)
+    if not found:
+        yield name, value
+        return
+    for expert, matrix in enumerate(value):
+        parts = ("gate_proj", "up_proj") if found[2] == "gate_up_proj" else (found[2],)
+        for part, rows in zip(parts, np.split(matrix, len(parts))):
+            yield f"{found[1]}{expert}.{part}.weight", rows
+
+
+MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+
+
+def experts_named(name):
+    """Mixtral's names as those of the others."""
+    name = name.replace(".block_sparse_moe.", ".mlp.")
+    return re.sub(r"(\.experts\.\d+\.)(w[123])\b", lambda m: m[1] + MIXTRAL[m[2]], name)
+
+
+def each_expert(weights):
+    return dict(pair for name, value in weights.items() for pair in one_by_one(experts_named(name), value))
+
+
 def read_directory(folder):
     config = json.loads((folder / "config.json").read_text())
     weights = {}
@@ -23,7 +48,7 @@ def read_directory(folder):
         weights |= tensors_of(path)
     rope = config.get("rope_parameters") or (config.get("rope_scaling") or {}) | {"rope_theta": config["rope_theta"]}
     rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
-    return config | {"rope": rope}, weights
+    return config | {"rope": rope}, each_expert(weights)
 
 
 def hf_name(name):
@@ -35,7 +60,7 @@ def hf_name(name):
 
 
 def heads_of(config, name):
-    if config["model_type"] not in ("llama", "granite", "smollm3"):
+    if config["model_type"] not in ("llama", "granite", "smollm3"):  # Mixtral's files are llama's
         return 0
     return (config["num_attention_heads"] if "q_proj" in name else
             config["num_key_value_heads"] if "k_proj" in name else 0)
@@ -69,6 +94,9 @@ def read_gguf(path):
                    "attention_multiplier": get("attention.scale"), "logits_scaling": get("logit_scale")}
     config["rope"]["divisors"] = tensors.pop("rope_freqs.weight", None)
     weights = {hf_name(name): value for name, value in tensors.items()}
+    if get("expert_count"):
+        config |= {"num_experts_per_tok": get("expert_used_count"), "norm_topk_prob": arch != "qwen2moe"}
+    weights = {n: v[None] if n.endswith("shared_expert_gate.weight") else v for n, v in each_expert(weights).items()}
     return config, {name: unpermute(value, heads_of(config, name)) for name, value in weights.items()}
 
 
@@ -76,6 +104,29 @@ def read_model(path):
     config, weights = read_gguf(path) if path.suffix == ".gguf" else read_directory(path)
     weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
     return config, weights
+
+
+def split_stacks(pairs, settings):
+    """Pairs of parameters of all experts of a layer -> one for each expert and matrix; that of gate_up_proj is the
+    inner one where both are targeted."""
+    named = [name.rpartition(".")[2] for name in settings.get("target_parameters") or []]
+    result = {}
+    for module, pair in pairs.items():
+        found = re.fullmatch(r"(.*\.mlp\.experts)(\.base_layer)?", module)
+        if not found:
+            result[module] = pair, module
+            continue
+        both = "gate_up_proj" in named and "down_proj" in named
+        gate_up = bool(found[2]) if both else "gate_up_proj" in named
+        key = f"{found[1]}.{'gate_up_proj' if gate_up else 'down_proj'}"
+        rank = Adapter.pattern(settings.get("rank_pattern", {}), key, settings["r"])
+        experts = pair["A"].shape[0] // rank
+        for expert in range(experts):
+            a, b = pair["A"][expert * rank:(expert + 1) * rank], pair["B"][:, expert::experts]
+            parts = ("gate_proj", "up_proj") if gate_up else ("down_proj",)
+            for part, rows in zip(parts, np.split(b, len(parts))):
+                result[f"{found[1]}.{expert}.{part}"] = {"A": a, "B": rows}, key
+    return result
 
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -117,8 +168,8 @@ class Adapter:
                 self.rows[name.removesuffix(".token_adapter.trainable_tokens_delta")] = value
             else:
                 self.full[name.replace(".token_adapter.", ".").replace(".base_layer.", ".")] = value
-        for module, pair in self.split_fused(pairs, weights).items():
-            self.deltas[module] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, module)
+        for module, (pair, key) in split_stacks(self.split_fused(pairs, weights), settings).items():
+            self.deltas[experts_named(module)] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, key)
         self.rows = {module: (self.row_ids(settings, module), rows) for module, rows in self.rows.items()}
         embed = "model.embed_tokens"
         if embed in self.rows and "lm_head" not in self.rows and config.get("tie_word_embeddings"):

@@ -135,6 +135,28 @@ class Plain:
         gate = self.linear(x, f"{prefix}.gate_proj")
         return self.linear(gate / (1 + np.exp(-gate)) * self.linear(x, f"{prefix}.up_proj"), f"{prefix}.down_proj")
 
+    def experts(self, x, prefix):
+        """Every token through the experts with its highest scores, and through the shared one."""
+        scores = self.linear(x, f"{prefix}.gate")
+        chance = np.exp(scores - scores.max(-1, keepdims=True))
+        chance /= chance.sum(-1, keepdims=True)
+        used = np.argsort(-scores, -1, kind="stable")[:, :self.config["num_experts_per_tok"]]
+        weight = np.take_along_axis(chance, used, -1)
+        if self.config.get("norm_topk_prob", True):
+            weight /= weight.sum(-1, keepdims=True)
+        y = np.zeros_like(x)
+        for expert in range(scores.shape[-1]):
+            result = self.mlp(x, f"{prefix}.experts.{expert}")
+            y += result * (weight * (used == expert)).sum(-1, keepdims=True)
+        if f"{prefix}.shared_expert_gate.weight" in self.weights:
+            gate = self.linear(x, f"{prefix}.shared_expert_gate")
+            y += self.mlp(x, f"{prefix}.shared_expert") / (1 + np.exp(-gate))
+        return y
+
+    def mlp_or_experts(self, x, prefix):
+        has_experts = f"{prefix}.gate.weight" in self.weights
+        return (self.experts if has_experts else self.mlp)(x, prefix)
+
     def hidden(self, ids, prompt):
         """After the final norm; `prompt` decides where activated adapters start."""
         self.first = self.starts(prompt)
@@ -148,7 +170,7 @@ class Plain:
                 x = x + self.norm(self.mlp(x, f"{prefix}.mlp"), f"{prefix}.post_feedforward_layernorm")
                 continue
             x = x + part * self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
-            x = x + part * self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
+            x = x + part * self.mlp_or_experts(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
         return self.norm(x, "model.norm")
 
     def logits(self, ids, prompt):
