@@ -426,9 +426,7 @@ int64_t Model::scratch_bytes(const ModelConfig& config, const OpTable& ops, cons
   return scratch_sizes(config, ops, limits, threads, shard).total_bytes();
 }
 uint64_t Model::op_count() const { return state_->context.op_count; }
-int64_t Model::streamed_bytes() const {
-  return state_->weights->streams() ? state_->weights->stream_shape().streamed_bytes : 0;
-}
+int64_t Model::streamed_bytes() const { return state_->weights->read_bytes_per_pass(); }
 
 ModelTimes Model::times() const {
   ModelTimes times = state_->times;

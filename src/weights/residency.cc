@@ -492,6 +492,23 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
   return std::move(*plan);
 }
 
+PassBytes pass_bytes(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan, int32_t used) {
+  PassBytes bytes{.read = plan.streamed_bytes};
+  for (const PlannedMatrix& matrix : matrices) {
+    if (matrix.role != MatrixRole::kEmbed && !is_expert(matrix)) bytes.touched += planned_bytes(matrix);
+  }
+  const ExpertSizes sizes = expert_sizes(matrices);
+  if (sizes.count == 0) return bytes;
+  int64_t of_row = 0;
+  for (const int64_t expert : sizes.layer_bytes) of_row += expert * used;
+  bytes.touched += of_row;
+  if (plan.expert_bytes == 0) return bytes;
+  const double room =
+      static_cast<double>(plan.expert_bytes) / static_cast<double>(most_expert_bytes(sizes.layer_bytes, sizes.experts));
+  bytes.read += static_cast<int64_t>((1 - room) * static_cast<double>(of_row));
+  return bytes;
+}
+
 std::string describe_residency(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan) {
   struct Sum {
     int64_t count = 0, locked = 0, streamed = 0;

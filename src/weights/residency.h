@@ -97,6 +97,14 @@ int64_t least_residency_bytes(const std::vector<PlannedMatrix>& matrices, Reside
 // at least one.
 int64_t panel_rows(const PlannedMatrix& matrix);
 
+// Bytes of a pass of one row, of which each layer's experts are `used`. What is read of
+// them is what it would be if all were chosen alike: those used most are read less.
+struct PassBytes {
+  int64_t touched = 0;
+  int64_t read = 0;
+};
+PassBytes pass_bytes(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan, int32_t used);
+
 // The plan by kind of tensor as a table for people.
 std::string describe_residency(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan);
 

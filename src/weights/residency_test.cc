@@ -321,6 +321,10 @@ TEST(Residency, OfAMixtureAllElseIsLockedFirstAndExpertsHaveWhatIsLeft) {
   for (size_t i = 0; i < list.size(); ++i)
     EXPECT_EQ(part->locked_rows[i], list[i].expert >= 0 || list[i].role == MatrixRole::kEmbed ? 0 : list[i].rows);
   EXPECT_NE(describe_residency(list, *part).find("48 experts"), std::string::npos);
+  // A row uses two of the eight experts of a layer, and finds every other one.
+  const PassBytes bytes = pass_bytes(list, *part, 2);
+  EXPECT_NEAR(static_cast<double>(bytes.touched), static_cast<double>(others + experts / 4), 100000.0);
+  EXPECT_NEAR(static_cast<double>(bytes.read), static_cast<double>(experts / 8), 50000.0);
 }
 
 TEST(Residency, WhereAMixturesOthersDoNotFitTheyAreStreamedAndTwoExpertsOfASizeHaveRoom) {

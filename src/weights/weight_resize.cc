@@ -87,6 +87,7 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
     state.plan.lock(planned, std::move(rows));
   }
   state.description = describe_residency(planned, state.plan);
+  state.read_per_pass = pass_bytes(planned, state.plan, model.config.experts.used).read;
   state.make_look_up_memory(streaming.rows_max);
   state.streaming = streaming;
   state.stream_failure = state.start_streams();

@@ -242,6 +242,7 @@ StreamerTotals WeightStore::State::streamer_totals() const {
   totals.passes += now.passes;
   return totals;
 }
+int64_t WeightStore::read_bytes_per_pass() const { return streams() ? state_->read_per_pass : 0; }
 StreamShape WeightStore::stream_shape() const {
   const ResidencyPlan& plan = state_->plan;
   return {plan.streamed_bytes, plan.decoded_bytes, plan.window_bytes, plan.window_bound_bytes};

@@ -77,6 +77,7 @@ struct WeightStore::State {
   TileRound arrived;                      // panels of a round, to be checked
   std::unique_ptr<PanelDecoder> decoder;  // where panels are streamed shrunk
   ResidencyPlan plan;
+  int64_t read_per_pass = 0;  // as is expected
   std::string description;
   int64_t round_bytes = 0;  // of streamed panels
   int64_t locked_round_bytes = 0;
