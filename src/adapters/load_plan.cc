@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "adapters/expert_map.h"
+#include "adapters/made_for.h"
 #include "base/limits.h"
 #include "formats/model_tensors.h"
 #include "ops/lora_factors.h"
@@ -69,6 +70,17 @@ int LoadPlan::rank_max() const {
 int32_t LoadPlan::layer_of(const ModuleRef& module) const {
   if (module.layer >= 0) return module.layer;
   return module.site == Site::kEmbed ? 0 : layers;
+}
+
+void note_made_for(const std::string& base_model, const AdapterBase& base, LoadPlan& plan) {
+  if (base_model.empty()) return;
+  const std::string made_for = "Made for the base model \"" + base_model + "\"";
+  const bool same = std::any_of(base.names.begin(), base.names.end(),
+                                [&](const std::string& name) { return same_base(base_model, name); });
+  if (!same && !base.names.empty())
+    plan.doubts.push_back(made_for + ", by its name another than this one, \"" + base.names.front().substr(0, 300) +
+                          "\"; its shapes fit.");
+  plan.report.push_back(same || base.names.empty() ? made_for + "." : plan.doubts.back());
 }
 
 Status check_shape(const TensorInfo& tensor, const std::vector<int64_t>& shape, const std::string& path) {
@@ -185,6 +197,9 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
   const bool embed = module.site == Site::kEmbed;
   if (!std::isfinite(static_cast<float>(options.scaling)))
     return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
+  if (module.site == Site::kExpertStack)  // of PEFT's folders alone, and not planned here
+    return unsupported(path + ": LoRA on all experts of a layer at once (" + module.key +
+                       ") is not known in this format");
   TRY_ASSIGN(const int rank, check_rank(module, tensors, options, embed, path));
   if (embed) return plan_embed(config, tensors, options, rank, path, plan);
 
