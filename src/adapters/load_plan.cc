@@ -197,6 +197,9 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
   const bool embed = module.site == Site::kEmbed;
   if (!std::isfinite(static_cast<float>(options.scaling)))
     return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
+  if (module.site == Site::kExpertStack)  // of PEFT's folders alone, and not planned here
+    return unsupported(path + ": LoRA on all experts of a layer at once (" + module.key +
+                       ") is not known in this format");
   TRY_ASSIGN(const int rank, check_rank(module, tensors, options, embed, path));
   if (embed) return plan_embed(config, tensors, options, rank, path, plan);
 

@@ -55,6 +55,7 @@ void Model::State::score(const ModelBatch& batch, int layer, const float* input,
   args.y_stride = out;
   ops->matmul(context, args);
   if (batch.segments.empty() || batch.experts.empty()) return;
+  CHECK(batch.slots <= std::ssize(score_sources));
   bool any = false;
   for (int32_t slot = 0; slot < batch.slots; ++slot) {
     const auto index = static_cast<size_t>(slot);
@@ -115,8 +116,10 @@ bool Model::State::gate_up_together(std::span<const ExpertView> views) {
     expert_tiles.push_back({view.gate, nullptr, expert_gate + at, width});
     expert_tiles.push_back({view.up, nullptr, expert_up + at, width});
   }
+  // Of those whose results have not taken the input's place.
+  const float* const input = gathered + int64_t{expert_rows.run_of(views[0].expert).begin} * config.hidden;
   const Timed timed(times.products_ns);
-  ops->matmul_tiles(context, {.x = gathered, .x_stride = config.hidden, .rows = 1, .products = expert_tiles});
+  ops->matmul_tiles(context, {.x = input, .x_stride = config.hidden, .rows = 1, .products = expert_tiles});
   return true;
 }
 

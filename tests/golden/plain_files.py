@@ -106,7 +106,7 @@ def read_model(path):
     return config, weights
 
 
-def split_stacks(pairs, settings):
+def split_stacks(pairs, settings, config):
     """Pairs of parameters of all experts of a layer -> one for each expert and matrix; that of gate_up_proj is the
     inner one where both are targeted."""
     named = [name.rpartition(".")[2] for name in settings.get("target_parameters") or []]
@@ -122,7 +122,8 @@ def split_stacks(pairs, settings):
         rank = Adapter.pattern(settings.get("rank_pattern", {}), key, settings["r"])
         experts = pair["A"].shape[0] // rank
         for expert in range(experts):
-            a, b = pair["A"][expert * rank:(expert + 1) * rank], pair["B"][:, expert::experts]
+            own = slice(expert * rank, (expert + 1) * rank)
+            a, b = pair["A"][own], pair["B"][:, own if config.get("columns_together") else slice(expert, None, experts)]
             parts = ("gate_proj", "up_proj") if gate_up else ("down_proj",)
             for part, rows in zip(parts, np.split(b, len(parts))):
                 result[f"{found[1]}.{expert}.{part}"] = {"A": a, "B": rows}, key
@@ -168,7 +169,7 @@ class Adapter:
                 self.rows[name.removesuffix(".token_adapter.trainable_tokens_delta")] = value
             else:
                 self.full[name.replace(".token_adapter.", ".").replace(".base_layer.", ".")] = value
-        for module, (pair, key) in split_stacks(self.split_fused(pairs, weights), settings).items():
+        for module, (pair, key) in split_stacks(self.split_fused(pairs, weights), settings, config).items():
             self.deltas[experts_named(module)] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, key)
         self.rows = {module: (self.row_ids(settings, module), rows) for module, rows in self.rows.items()}
         embed = "model.embed_tokens"

@@ -144,9 +144,9 @@ class Plain:
         weight = np.take_along_axis(chance, used, -1)
         if self.config.get("norm_topk_prob", True):
             weight /= weight.sum(-1, keepdims=True)
-        y = np.zeros_like(x)
-        for expert in range(scores.shape[-1]):
-            result = self.mlp(x, f"{prefix}.experts.{expert}")
+        y, count, other = np.zeros_like(x), scores.shape[-1], self.config.get("next_expert", 0)
+        for expert in range(count):
+            result = self.mlp(x, f"{prefix}.experts.{(expert + other) % count}")
             y += result * (weight * (used == expert)).sum(-1, keepdims=True)
         if f"{prefix}.shared_expert_gate.weight" in self.weights:
             gate = self.linear(x, f"{prefix}.shared_expert_gate")
