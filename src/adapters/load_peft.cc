@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "adapters/load_plan.h"
-#include "adapters/made_for.h"
 #include "adapters/peft_map.h"
 #include "base/limits.h"
 #include "formats/peft_config.h"
@@ -66,7 +65,7 @@ class PeftPlanner {
   Status note_config(const std::vector<std::string>& foreign) {
     for (const std::string& line : peft_.refused) plan_.report.push_back(line);
     for (const std::string& line : peft_.notes) plan_.report.push_back(line);
-    note_base();
+    note_made_for(peft_.base_model, base_, plan_);
     for (const std::string& name : foreign) {
       TRY(refuse(path_, "tensor \"" + name +
                             "\" is in a number format that cannot be computed with (F64, F32, F16 and BF16 can)"));
@@ -79,17 +78,6 @@ class PeftPlanner {
     if (strict_) return unsupported(place + ": " + sentence);
     if (plan_.report.size() < 1000) plan_.report.push_back("Not applied: " + sentence + ".");
     return {};
-  }
-
-  void note_base() {
-    if (peft_.base_model.empty()) return;
-    const std::string made_for = "Made for the base model \"" + peft_.base_model + "\"";
-    const bool same = std::any_of(base_.names.begin(), base_.names.end(),
-                                  [&](const std::string& name) { return same_base(peft_.base_model, name); });
-    if (!same && !base_.names.empty())
-      plan_.doubts.push_back(made_for + ", by its name another than this one, \"" + base_.names.front().substr(0, 300) +
-                             "\"; its shapes fit.");
-    plan_.report.push_back(same || base_.names.empty() ? made_for + "." : plan_.doubts.back());
   }
 
   ModuleTensors* find(const std::string& key) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/load_plan.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "adapters/made_for.h"
 #include "base/limits.h"
 #include "formats/model_tensors.h"
 #include "ops/lora_factors.h"
@@ -46,6 +48,17 @@ PairPlan& LoadPlan::pair(int layer, Module module) {
 int32_t LoadPlan::layer_of(const ModuleRef& module) const {
   if (module.layer >= 0) return module.layer;
   return module.site == Site::kEmbed ? 0 : layers;
+}
+
+void note_made_for(const std::string& base_model, const AdapterBase& base, LoadPlan& plan) {
+  if (base_model.empty()) return;
+  const std::string made_for = "Made for the base model \"" + base_model + "\"";
+  const bool same = std::any_of(base.names.begin(), base.names.end(),
+                                [&](const std::string& name) { return same_base(base_model, name); });
+  if (!same && !base.names.empty())
+    plan.doubts.push_back(made_for + ", by its name another than this one, \"" + base.names.front().substr(0, 300) +
+                          "\"; its shapes fit.");
+  plan.report.push_back(same || base.names.empty() ? made_for + "." : plan.doubts.back());
 }
 
 Status check_shape(const TensorInfo& tensor, const std::vector<int64_t>& shape, const std::string& path) {

@@ -19,7 +19,9 @@
 #include "formats/base_model.h"
 #include "formats/foreign_files.h"
 #include "formats/gguf.h"
+#include "formats/json_util.h"
 #include "formats/peft_config.h"
+#include "formats/refusals.h"
 #include "formats/safetensors.h"
 #include "ops/probe.h"
 #include "sys/cpu.h"
@@ -109,7 +111,26 @@ void show_model(const BaseModelFile& file) {
   for (const std::string& note : file.notes) line("note", note);
 }
 
+Status show_mlx_folder(const FileSystem& files, const std::string& path) {
+  const std::string config_path = join_path(path, "adapter_config.json");
+  TRY_ASSIGN(const std::string text, files.read_all(config_path, kMaxJsonBytes));
+  TRY_ASSIGN(const Json config, parse_json_object(text, config_path, kMaxJsonBytes));
+  TRY_ASSIGN(const auto kind, json_string(config, "fine_tune_type", config_path));
+  TRY_ASSIGN(const auto model, json_string(config, "model", config_path));
+  line("adapter", path);
+  line("kind", "of mlx-lm, " + kind.value_or("lora"));
+  line("made for", model.value_or("(not stated)"));
+  if (const Json* const lora = json_find(config, "lora_parameters")) line("parameters", json_brief(*lora));
+  TRY_ASSIGN(const SafetensorsHeader header, read_safetensors(files, join_path(path, "adapters.safetensors")));
+  show_tensors(header.tensors);
+  std::printf("Give --base MODEL to see whether and how it applies.\n");
+  return {};
+}
+
 Status show_peft_folder(const FileSystem& files, const std::string& path) {
+  if (!files.exists(join_path(path, "adapter_model.safetensors")) &&
+      files.exists(join_path(path, "adapters.safetensors")))
+    return show_mlx_folder(files, path);
   const std::string config_path = join_path(path, "adapter_config.json");
   TRY_ASSIGN(const std::string text, files.read_all(config_path, kMaxJsonBytes));
   TRY_ASSIGN(const PeftConfig config, parse_peft_config(text, config_path, false));
@@ -234,6 +255,19 @@ Status show_streaming(const InspectFlags& flags) {
   return {};
 }
 
+// Why a model is not served: everything that is missing, not only what is met first.
+Status show_refused(const FileSystem& files, const std::string& path, const Error& error) {
+  if (!files.exists(path)) return error;
+  const ModelRefusals refusals = model_refusals(files, path);
+  if (refusals.architecture.empty()) return error;
+  line("model", path);
+  line("architecture", refusals.architecture);
+  for (const std::string& sentence : refusals.missing) line("missing", sentence);
+  return Error{error.code, "this model is not served: " + std::to_string(refusals.missing.size()) +
+                               (refusals.missing.size() == 1 ? " thing is" : " things are") +
+                               " missing (see docs/models.md for what is)"};
+}
+
 Status inspect(const InspectFlags& flags) {
   const PosixFileSystem files;
   if (is_pickled_adapter(files, flags.path)) return check_adapter_files(files, flags.path);
@@ -252,8 +286,9 @@ Status inspect(const InspectFlags& flags) {
   if (folder) return show_peft_folder(adapter_files, *folder);
   if (gguf) return show_gguf_adapter(*gguf);
   if (!flags.memory_budget.empty()) return show_streaming(flags);
-  TRY_ASSIGN(const BaseModelFile file, open_base_model(flags.path));
-  show_model(file);
+  const auto file = open_base_model(flags.path);
+  if (!file.ok()) return show_refused(files, flags.path, file.error());
+  show_model(*file);
   return {};
 }
 

@@ -101,6 +101,53 @@ TEST_F(InspectOnBase, APickleIsNamed) {
   }
 }
 
+// All that is missing is said, not only the first.
+TEST(Inspect, OfARefusedModelAllThatIsMissingIsSaid) {
+  namespace fs = std::filesystem;
+  const fs::path model = fs::path(testing::TempDir()) / ("loralei-inspect-model-" + std::to_string(::getpid()));
+  const std::string golden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/models/llama-gqa/";
+  fs::create_directories(model);
+  fs::copy_file(golden + "model.safetensors", model / "model.safetensors");
+  std::ifstream in(golden + "config.json");
+  std::string config((std::istreambuf_iterator<char>(in)), {});
+  const size_t brace = config.find('{');
+  config.insert(brace + 1, "\"alibi\": true, \"clip_qkv\": 8.0,");
+  std::ofstream(model / "config.json") << config;
+  int code = 0;
+  const std::string two = inspect({model.string()}, &code);
+  EXPECT_EQ(code, 1);
+  for (const char* words : {"LlamaForCausalLM", "\"alibi\": true", "\"clip_qkv\": 8.0", "2 things are missing"})
+    EXPECT_TRUE(holds(two, words)) << two;
+  const size_t name = config.find("LlamaForCausalLM");
+  ASSERT_NE(name, std::string::npos);
+  std::ofstream(model / "config.json") << config.replace(name, 5, "Unheard");
+  const std::string three = inspect({model.string()}, &code);
+  fs::remove_all(model);
+  EXPECT_EQ(code, 1);
+  for (const char* words : {"\"UnheardForCausalLM\" is not supported", "\"alibi\": true", "3 things are missing"})
+    EXPECT_TRUE(holds(three, words)) << three;
+}
+
+TEST(Inspect, AnAdapterOfMlxIsShownAndApplied) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / ("loralei-inspect-mlx-" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  std::ofstream(folder / "adapter_config.json")
+      << R"({"fine_tune_type": "lora", "lora_parameters": {"rank": 1, "scale": 20.0}, "model": "org/some"})";
+  std::string header =
+      R"({"model.layers.1.self_attn.o_proj.lora_a":{"dtype":"F16","shape":[64,1],"data_offsets":[0,128]},)"
+      R"("model.layers.1.self_attn.o_proj.lora_b":{"dtype":"F16","shape":[1,64],"data_offsets":[128,256]}})";
+  const uint64_t size = header.size();
+  std::ofstream(folder / "adapters.safetensors", std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&size), sizeof size) << header << std::string(256, '\x11');
+  const std::string shown = inspect({folder.string()});
+  const std::string golden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/models/llama-gqa";
+  const std::string applied = inspect({folder.string(), "--base", golden});
+  fs::remove_all(folder);
+  for (const char* words : {"of mlx-lm, lora", "org/some", "\"scale\":20.0"}) EXPECT_TRUE(holds(shown, words)) << shown;
+  for (const char* words : {"o_proj", "on 1", "yes, completely"}) EXPECT_TRUE(holds(applied, words)) << applied;
+}
+
 TEST(Inspect, ABudgetIsForModels) {
   EXPECT_TRUE(holds(inspect({"/no/such/model", "--memory-budget", "0.5"}), "less than a byte"));
   EXPECT_EQ(inspect({"/no/such/model", "--residency", "flex"}), "RequiresError");

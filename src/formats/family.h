@@ -24,8 +24,8 @@ inline constexpr int64_t kMaxPosition = int64_t{1} << 30;
 inline constexpr size_t kFamilyKeysMax = 12;
 
 struct Family {
-  const char* class_name;  // in config.json; defaults of absent keys are those of this class of transformers
-  const char* name;        // model_type there, and ModelConfig::architecture
+  const char* class_name = "";  // in config.json; defaults of absent keys are those of this class of transformers
+  const char* name = "";        // model_type there, and ModelConfig::architecture
 
   int64_t max_position = 2048;
   int64_t kv_heads = 0;                       // when the key is absent; 0: as many as heads

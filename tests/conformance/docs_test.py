@@ -405,9 +405,9 @@ class Metrics(unittest.TestCase):
 
 class Formats(unittest.TestCase):
     def test_page_names_what_the_sources_know(self):
-        text = page_named("models-and-formats.md").read_text()
-        config = (ROOT / "src/formats/hf_config.cc").read_text()
-        classes = re.findall(r'\{"(\w+ForCausalLM)"', config)
+        text = page_named("models.md").read_text()
+        families = "".join(file.read_text() for file in sorted((ROOT / "src/formats").glob("*famil*.cc")))
+        classes = re.findall(r'\.class_name = "(\w+For\w+)"', families)
         self.assertGreaterEqual(len(classes), 4)
         types = re.findall(r'\{\d+, "(\w+)", (DType|\{\})', (ROOT / "src/formats/gguf.cc").read_text())
         self.assertGreater(len(types), 20)
@@ -416,8 +416,19 @@ class Formats(unittest.TestCase):
         self.assertGreaterEqual(len(set(templates)), 7)
         for name in classes + [name for name, known in types if known == "DType"] + templates:
             self.assertIn(f"`{name}`", text)
-        rows = table_rows(page_named("models-and-formats.md"), ["class"])
+        rows = table_rows(page_named("models.md"), ["class"])
         self.assertEqual({span for _, cells in rows for span in spans(cells[0])}, set(classes))
+
+
+class GoldenTable(unittest.TestCase):
+    def test_is_what_the_golden_values_prove(self):
+        run = subprocess.run([sys.executable, str(ROOT / "tools/golden_table.py")], capture_output=True, text=True, check=True)
+        self.assertIn(run.stdout.strip(), page_named("models.md").read_text(), "tools/golden_table.py --write makes it")
+        for line in run.stdout.splitlines()[2:]:
+            name, files, ggufs, changes, _ = [cell.strip() for cell in line.strip("|").split("|")]
+            self.assertNotEqual("-", files, f"no golden values of {name}")
+            self.assertNotEqual("-", ggufs, f"no golden values of {name} in GGUF files")
+            self.assertLessEqual({"q", "v"}, set(changes.split(", ")) | ({"q", "v"} if "qkv" in changes else set()), f"adapters of {name}")
 
 
 class Links(unittest.TestCase):
