@@ -39,6 +39,7 @@ struct Placement {
   // Of each row these columns alone, with `transpose`; all: 0, 1.
   int64_t col_begin = 0, col_step = 1;
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
+  float plus = 0;                  // added to each number (`to` is f32 then)
 };
 
 struct PairPlan {
@@ -113,9 +114,9 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
 Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to, int32_t layer,
                            const std::string& path, LoadPlan& plan);
 
-// The vector of a norm, which takes the place of the base's. False: `module` is no norm
-// of this base, nothing is planned.
-Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
+// The vector of a norm, which takes the place of the base's, with `plus` added to each
+// number. False: `module` is no norm of this base, nothing is planned.
+Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor, float plus,
                        const std::string& path, LoadPlan& plan);
 
 // What an adapter says of the base it was made for (made_for.h), for whoever loads it.

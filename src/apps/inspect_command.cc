@@ -70,7 +70,7 @@ std::string rope_text(const ModelConfig& config) {
   std::string text = "theta " + std::to_string(static_cast<int64_t>(config.rope_theta)) + ", scaling " +
                      kKinds[static_cast<int>(config.rope_scaling.kind)];
   if (config.rope_scaling.kind != RopeScalingKind::kNone) text += " by " + std::to_string(config.rope_scaling.factor);
-  return text;
+  return config.sliding_rope ? text + "; with a window: " + rope_text(with_sliding_rope(config)) : text;
 }
 
 std::string positions_text(const ModelConfig& config) {

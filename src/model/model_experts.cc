@@ -199,6 +199,7 @@ void Model::State::use_experts(const ModelBatch& batch, int layer, std::span<con
     swiglu.up = expert_up + int64_t{run.begin} * width;
     swiglu.stride = swiglu.dim = width;
     swiglu.rows = run.count;
+    swiglu.activation = config.activation;
     ops->swiglu(context, swiglu);
   }
   for (const ExpertView& view : views) expert_parts(view, kDown, expert_gate, width, results, config.hidden);

@@ -88,6 +88,10 @@ std::vector<Case> cases() {
                             "granite",
                             "smollm3",
                             "olmo2",
+                            "olmo3",
+                            "gemma",
+                            "gemma2",
+                            "gemma3",
                             "qwen3-moe",
                             "qwen2-moe",
                             "dtype-bf16",
@@ -103,7 +107,7 @@ std::vector<Case> cases() {
                             "gguf-qwen3-q8_0.gguf"})
     cases.push_back({model, StreamShrink::kOff});
   for (const char* model : {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "olmo2",
-                            "mixtral", "dtype-bf16", "dtype-f16"})
+                            "olmo3", "gemma", "gemma2", "gemma3", "mixtral", "dtype-bf16", "dtype-f16"})
     cases.push_back({model, StreamShrink::kOn});
   return cases;
 }

@@ -36,6 +36,15 @@ SPECS = {
     "olmo2-save-norms": lora("olmo2", ["v_proj"], 4, 8, modules_to_save=["q_norm", "k_norm", "post_attention_layernorm",
                                                                         "post_feedforward_layernorm"]),
     "smollm3-all-r4": lora("smollm3", "all-linear", 4, 8),
+    "olmo3-all-r4": lora("olmo3", "all-linear", 4, 8),
+    "gemma-tokens": lora("gemma", ["q_proj"], 4, 8, trainable_token_indices=[3, 7, 40, 95]),
+    "gemma-save-embed": lora("gemma", ["down_proj"], 4, 8, modules_to_save=["embed_tokens"]),
+    "gemma2-all-r4": lora("gemma2", ALL + ["embed_tokens", "lm_head"], 4, 8),
+    "gemma2-save-norms": lora("gemma2", ["v_proj"], 4, 8, modules_to_save=["norm"]),
+    "gemma2-resized": lora("gemma2", ["o_proj"], 4, 8, vocab=99, modules_to_save=["embed_tokens", "lm_head"]),
+    "gemma3-all-r4": lora("gemma3", "all-linear", 4, 8),
+    "gemma3-save-norms": lora("gemma3", ["up_proj"], 4, 8, store="float32", modules_to_save=[
+        "q_norm", "k_norm", "post_attention_layernorm", "pre_feedforward_layernorm", "model.norm"]),
     # on a mixture of experts: beside it, on all experts as parameters, on the router
     "qwen3-moe-attn": lora("qwen3-moe", QKVO, 4, 8),
     "qwen3-moe-experts": lora("qwen3-moe", ["q_proj"], 3, 6, target_parameters=[

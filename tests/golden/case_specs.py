@@ -85,6 +85,9 @@ def mixed_format_cases():
     yield "peft-on-q8_0", "gguf-llama-q8_0", [("gqa-all-r16", 1.0)], (34,), {}
     yield "gguf-lora-on-q8_0", "gguf-llama-q8_0", [("gguf-lora-f32", 1.0)], (34,), {}
     yield "gguf-lora-on-peft-base", "llama-gqa", [("gguf-lora-f16", 1.0)], (34,), {}
+    # norms by 1 + w, which PEFT files hold less one and GGUF files do not
+    yield "peft-norms-on-gguf", "gguf-gemma2-f16", [("gemma2-save-norms", 1.0)], (34,), {}
+    yield "gguf-norms-on-peft-base", "gemma2", [("gguf-lora-gemma2", 1.0)], (34,), {}
     yield "gguf-lora-sum", "gguf-llama-f16", [("gguf-lora-f32", 0.5), ("gqa-all-r16", 0.5)], (34,), {}
 
 

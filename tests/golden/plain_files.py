@@ -5,11 +5,11 @@ import re
 
 import gguf
 import numpy as np
+import torch
 from safetensors.torch import load_file
 
-from make_gguf import NAMES, NAMES_BEHIND, unpermute
-
-GGUF_MODULES = {v: k for k, v in (NAMES | NAMES_BEHIND).items()} | {NAMES["post_attention_layernorm"]: "post_attention_layernorm"}
+from make_gguf import names_of, unpermute
+from model_specs import PLUS_ONE
 
 
 def tensors_of(path):
@@ -47,16 +47,31 @@ def read_directory(folder):
     for path in sorted(folder.glob("*.safetensors")):
         weights |= tensors_of(path)
     rope = config.get("rope_parameters") or (config.get("rope_scaling") or {}) | {"rope_theta": config["rope_theta"]}
-    rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
-    return config | {"rope": rope}, each_expert(weights)
+    sliding = rope.get("sliding_attention")
+    rope = rope.get("full_attention", rope)
+    sliding = sliding or {"rope_theta": config.get("rope_local_base_freq", rope["rope_theta"])}
+    for one in (rope, sliding):
+        one["rope_type"] = one.get("rope_type", one.get("type", "default"))
+    config |= {"rope": rope, "sliding_rope": sliding}
+    if config["model_type"] in PLUS_ONE:
+        dtype = getattr(torch, config.get("torch_dtype") or config["dtype"])
+        config.setdefault("tie_word_embeddings", True)
+        config["embedding_multiplier"] = float(torch.tensor(config["hidden_size"] ** 0.5).to(dtype))
+    return config, {name: plus_one(name, value, config) for name, value in each_expert(weights).items()}
 
 
-def hf_name(name):
+def plus_one(name, value, config):
+    """What a norm multiplies with; files of PEFT and transformers hold one less of some models."""
+    return value + 1 if config["model_type"] in PLUS_ONE and name.endswith("norm.weight") else value
+
+
+def hf_name(name, model_type):
     """blk.N.attn_q.weight -> model.layers.N.self_attn.q_proj.weight"""
-    if name in GGUF_MODULES:
-        return GGUF_MODULES[name]
+    modules = {v: k for k, v in names_of(model_type).items()}
+    if name in modules:
+        return modules[name]
     layer, module, kind = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name).groups()
-    return f"model.layers.{layer}.{GGUF_MODULES[module]}.{kind}"
+    return f"model.layers.{layer}.{modules[module]}.{kind}"
 
 
 def heads_of(config, name):
@@ -89,11 +104,22 @@ def read_gguf(path):
                  "factor": get("rope.scaling.factor"),
                  "original_max_position_embeddings": get("rope.scaling.original_context_length"),
                  "beta_fast": get("rope.scaling.yarn_beta_fast"), "beta_slow": get("rope.scaling.yarn_beta_slow")}}
+    pattern = get("attention.sliding_window_pattern", [(i + 1) % (2 if arch == "gemma2" else 6) for i in range(99)])
+    if "gemma" in arch:
+        config |= {"embedding_multiplier": config["hidden_size"] ** 0.5}
+    if arch in ("gemma2", "gemma3", "olmo2") and get("attention.sliding_window"):
+        config |= {"sliding_window": get("attention.sliding_window"),
+                   "layer_types": [("full", "sliding")[bool(s)] + "_attention" for s in pattern],
+                   "attn_logit_softcapping": get("attn_logit_softcapping"),
+                   "final_logit_softcapping": get("final_logit_softcapping")}
+    config["sliding_rope"] = {"rope_type": "default",
+                              "rope_theta": 10000.0 if arch == "gemma3" else config["rope"]["rope_theta"]}
+    config["rope"]["attention_factor"] = get("rope.scaling.attn_factor")
     if arch == "granite":
         config |= {"embedding_multiplier": get("embedding_scale"), "residual_multiplier": get("residual_scale"),
                    "attention_multiplier": get("attention.scale"), "logits_scaling": get("logit_scale")}
     config["rope"]["divisors"] = tensors.pop("rope_freqs.weight", None)
-    weights = {hf_name(name): value for name, value in tensors.items()}
+    weights = {hf_name(name, arch): value for name, value in tensors.items()}
     if get("expert_count"):
         config |= {"num_experts_per_tok": get("expert_used_count"), "norm_topk_prob": arch != "qwen2moe"}
     weights = {n: v[None] if n.endswith("shared_expert_gate.weight") else v for n, v in each_expert(weights).items()}
@@ -145,9 +171,10 @@ class Adapter:
         reader = gguf.GGUFReader(path)
         values, tensors = gguf_values(reader), gguf_tensors(reader)
         self.invocation = values.get("adapter.alora.invocation_tokens")
-        self.full = {hf_name(name): value for name, value in tensors.items() if value.ndim == 1}
+        model_type = config["model_type"]
+        self.full = {hf_name(name, model_type): value for name, value in tensors.items() if value.ndim == 1}
         for name in [n[:-len(".lora_a")] for n in tensors if n.endswith(".lora_a")]:
-            key = hf_name(name)
+            key = hf_name(name, model_type)
             a, b = tensors[name + ".lora_a"], unpermute(tensors[name + ".lora_b"], heads_of(config, key))
             a = a.T if "embed_tokens" in key else a
             self.deltas[key.removesuffix(".weight")] = a, b, None, values["adapter.lora.alpha"] / b.shape[1]
@@ -168,7 +195,8 @@ class Adapter:
             elif name.endswith(".token_adapter.trainable_tokens_delta"):
                 self.rows[name.removesuffix(".token_adapter.trainable_tokens_delta")] = value
             else:
-                self.full[name.replace(".token_adapter.", ".").replace(".base_layer.", ".")] = value
+                name = name.replace(".token_adapter.", ".").replace(".base_layer.", ".")
+                self.full[name] = plus_one(name, value, config)
         for module, (pair, key) in split_stacks(self.split_fused(pairs, weights), settings, config).items():
             self.deltas[experts_named(module)] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, key)
         self.rows = {module: (self.row_ids(settings, module), rows) for module, rows in self.rows.items()}
