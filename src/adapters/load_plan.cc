@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "adapters/expert_map.h"
 #include "adapters/made_for.h"
@@ -191,6 +192,18 @@ Status check_linear_shapes(const PairTensors& tensors, int in, const std::vector
   return tensors.b_bias ? check_shape(*tensors.b_bias, {out_all}, path) : Status();
 }
 
+struct PartShapes {
+  int in = 0;
+  std::vector<int> outs;
+};
+PartShapes part_shapes(const ModelConfig& config, const ModuleRef& module, std::span<const Module> parts, int vocab) {
+  if (is_of_experts(module.site)) return {expert_shape(config, module).in, {expert_shape(config, module).out}};
+  PartShapes shapes{linear_shape(config, parts[0]).in, {}};
+  for (const Module part : parts)
+    shapes.outs.push_back(part == Module::kLmHead ? vocab : linear_shape(config, part).out);
+  return shapes;
+}
+
 }  // namespace
 
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
@@ -206,13 +219,7 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
 
   const bool of_experts = is_of_experts(module.site);
   const std::vector<Module> parts = parts_of(module);
-  const int in = of_experts ? expert_shape(config, module).in : linear_shape(config, parts[0]).in;
-  std::vector<int> outs;
-  for (const Module part : parts) {
-    outs.push_back(of_experts                ? expert_shape(config, module).out
-                   : part == Module::kLmHead ? options.vocab
-                                             : linear_shape(config, part).out);
-  }
+  const auto [in, outs] = part_shapes(config, module, parts, options.vocab);
   TRY(check_linear_shapes(tensors, in, outs, rank, path));
   const DType dtype = plan.int8 ? DType::kF32 : pair_dtype(tensors);
   const auto reserve_factor = [&](int64_t count) {

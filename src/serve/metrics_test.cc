@@ -59,6 +59,15 @@ TEST(Metrics, WhetherAServerIsPacedAndWhatWasLate) {
   }
 }
 
+TEST(Metrics, ExpertsAreCountedByWhereTheyWere) {
+  EngineStats stats;
+  stats.expert_hits = 30;
+  stats.expert_misses = 12;
+  const std::string text = Metrics({"base", 2048, 100, true}).render(stats, {}, {}, 1234.0);
+  EXPECT_NE(text.find("loralei_expert_uses_total{found=\"memory\"} 30\n"), std::string::npos);
+  EXPECT_NE(text.find("loralei_expert_uses_total{found=\"disk\"} 12\n"), std::string::npos);
+}
+
 TEST(Metrics, OwnNamesAndVllmsNames) {
   Metrics metrics({"base", 2048, 100, true});
   metrics.request_done(record("a"));
@@ -88,8 +97,6 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
   stats.lora_s = 0.5;
   stats.collective_s = 0.25;
   stats.collective_bytes = 4096;
-  stats.expert_hits = 30;
-  stats.expert_misses = 12;
   const std::string text = metrics.render(stats, {}, {}, 1234.0);
   for (const char* line :
        {"loralei_requests_running 3\n",
@@ -116,8 +123,6 @@ TEST(Metrics, OwnNamesAndVllmsNames) {
         "loralei_work_seconds_total{part=\"collectives\"} 0.25\n",
         "loralei_work_seconds_total{part=\"rest\"} 0.75\n",
         "loralei_collective_bytes_total 4096\n",
-        "loralei_expert_uses_total{found=\"memory\"} 30\n",
-        "loralei_expert_uses_total{found=\"disk\"} 12\n",
         "loralei_rows_per_step_bucket{le=\"1\"} 2\n",
         "loralei_rows_per_step_bucket{le=\"16\"} 3\n",
         "loralei_rows_per_step_sum 541\n",

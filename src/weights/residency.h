@@ -3,15 +3,15 @@
 // are streamed from disk in every pass (FlexInfer §3.4, mechanisms §2). A pure function
 // of the tensor list and a number of bytes; any thread.
 //
-// A pass touches the matrices in the order of the list: layer by layer, the head last;
-// of an embedding that is only looked up it reads single rows, which is no streaming.
-// Rows are locked from a matrix's first row on and in whole row tiles. Locked rows take
-// their bytes as the kernels use them, streamed ones as they are stored (shrunk or not);
-// what is streamed shrunk is decoded into a part of the window.
-// Of a mixture a pass uses a few experts alone: where not all fit, everything else is
-// locked first, since every pass touches it, and what is left is a cache of experts.
-// Invariants: locked_bytes + window_bytes + expert_bytes <= the bytes given; the window holds two of the
-// largest panel that is streamed, and one decoded.
+// A pass touches the matrices in the order of the list: layer by layer, the head last; of
+// an embedding that is only looked up it reads single rows, which is no streaming. Rows
+// are locked from a matrix's first row on and in whole row tiles. Locked rows take their
+// bytes as the kernels use them, streamed ones as they are stored (shrunk or not); what
+// is streamed shrunk is decoded into a part of the window. Of a mixture a pass uses a few
+// experts alone: where not all fit, everything else is locked first, since every pass
+// touches it, and what is left is a cache of experts.
+// Invariants: locked_bytes + window_bytes + expert_bytes <= the bytes given; the window
+// holds two of the largest panel that is streamed, and one decoded.
 // Failure: too few bytes to run at all is refused with the least that would do.
 #pragma once
 
