@@ -9,9 +9,10 @@
 //                                         block_sparse_moe.experts.7.w3
 //   mlp.experts, mlp.experts.base_layer   PEFT's target_parameters: gate_up_proj and
 //                                         down_proj, the former inside where both are
-//                                         targeted. lora_A [experts * rank, in], lora_B
-//                                         [out, rank * experts], of which expert e has the
-//                                         columns e, e + experts, ...
+//                                         targeted
+//
+// Of those lora_A is [experts * rank, in] and lora_B [out, rank * experts], of which expert
+// e has the columns e, e + experts, ...
 #pragma once
 
 #include <string>

@@ -192,6 +192,14 @@ Status check_linear_shapes(const PairTensors& tensors, int in, const std::vector
   return tensors.b_bias ? check_shape(*tensors.b_bias, {out_all}, path) : Status();
 }
 
+Status check_module(const ModuleRef& module, const PairOptions& options, const std::string& path) {
+  if (!std::isfinite(static_cast<float>(options.scaling)))
+    return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
+  if (module.site != Site::kExpertStack) return {};  // of PEFT's folders alone, and not planned here
+  return unsupported(path + ": LoRA on all experts of a layer at once (" + module.key +
+                     ") is not known in this format");
+}
+
 struct PartShapes {
   int in = 0;
   std::vector<int> outs;
@@ -209,11 +217,7 @@ PartShapes part_shapes(const ModelConfig& config, const ModuleRef& module, std::
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan) {
   const bool embed = module.site == Site::kEmbed;
-  if (!std::isfinite(static_cast<float>(options.scaling)))
-    return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
-  if (module.site == Site::kExpertStack)  // of PEFT's folders alone, and not planned here
-    return unsupported(path + ": LoRA on all experts of a layer at once (" + module.key +
-                       ") is not known in this format");
+  TRY(check_module(module, options, path));
   TRY_ASSIGN(const int rank, check_rank(module, tensors, options, embed, path));
   if (embed) return plan_embed(config, tensors, options, rank, path, plan);
 
