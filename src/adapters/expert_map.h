@@ -11,8 +11,8 @@
 //                                         down_proj, the former inside where both are
 //                                         targeted
 //
-// Of those lora_A is [experts * rank, in] and lora_B [out, rank * experts], of which expert
-// e has the columns e, e + experts, ...
+// Of those lora_A is [experts * rank, in] and lora_B [out, rank * experts], of which
+// expert e has the columns e, e + experts, ...
 #pragma once
 
 #include <string>
