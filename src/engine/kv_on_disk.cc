@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <string_view>
 
 #include "base/sha256.h"
 #include "base/units.h"
@@ -54,11 +55,16 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
   const RopeTable rope = make_rope_table(config, max_model_len);
   add(rope.attention_scale);
   add_all(rope.inv_freq);
-  // What models had not before: the others keep their files.
-  if (config.attention_cap != 0) add(config.attention_cap);
-  if (config.norm_plus_one) add(config.norm_plus_one);
-  if (config.activation != Activation::kSilu) add(config.activation);
+  // What models had not before, each behind its name: the others keep their files.
+  const auto add_named = [&](std::string_view name, const auto& value) {
+    add_all(name);
+    add(value);
+  };
+  if (config.attention_cap != 0) add_named("attention_cap", config.attention_cap);
+  if (config.norm_plus_one) add_named("norm_plus_one", config.norm_plus_one);
+  if (config.activation != Activation::kSilu) add_named("activation", config.activation);
   if (config.sliding_rope) {
+    add_all(std::string_view("sliding_rope"));
     const RopeTable sliding = make_rope_table(with_sliding_rope(config), max_model_len);
     add(sliding.attention_scale);
     add_all(sliding.inv_freq);
