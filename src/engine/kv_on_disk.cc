@@ -43,10 +43,6 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
   for (const std::string_view name : config.norm_names) add_all(name);
   add_all(config.sliding);
   add_all(config.unturned);
-  const ExpertConfig& experts = config.experts;
-  for (const int number : {experts.count, experts.used, experts.width, experts.shared_width}) add(number);
-  add(experts.normed);
-  add_all(experts.dense);
   for (const double scale : {config.embed_scale, config.residual_scale, config.attention_scale}) add(scale);
   for (const int32_t number : {shape.layers, shape.kv_heads, shape.head_dim, static_cast<int32_t>(shape.dtype),
                                shape.streams.dim, shape.streams.levels})
@@ -68,6 +64,12 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
     const RopeTable sliding = make_rope_table(with_sliding_rope(config), max_model_len);
     add(sliding.attention_scale);
     add_all(sliding.inv_freq);
+  }
+  if (const ExpertConfig& experts = config.experts; experts.count > 0) {
+    add_all(std::string_view("experts"));
+    for (const int number : {experts.count, experts.used, experts.width, experts.shared_width}) add(number);
+    add(experts.normed);
+    add_all(experts.dense);
   }
   return sum.finish();
 }

@@ -33,6 +33,12 @@ TEST(KvOnDisk, EveryNumberThatChangesKeysOrValuesIsInTheFormat) {
         config.sliding = {0, 16};
       },
       [](ModelConfig& config) { use_gemma2_norms(config); },
+      [](ModelConfig& config) { config.experts = {.count = 8, .used = 2, .width = 24}; },
+      [](ModelConfig& config) { config.experts = {.count = 8, .used = 3, .width = 24}; },
+      [](ModelConfig& config) { config.experts = {.count = 8, .used = 2, .width = 24, .normed = true}; },
+      [](ModelConfig& config) {
+        config.experts = {.count = 8, .used = 2, .width = 24, .dense = {0, 1}};
+      },
       [](ModelConfig& config) { config.rope_theta = 1e6; },
       [](ModelConfig& config) { config.sliding_rope = LayerRope{.theta = 500}; },
       [](ModelConfig& config) { config.sliding_rope = LayerRope{.theta = 600}; },
