@@ -18,8 +18,27 @@
 
 namespace loralei {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kI8, kF8 };
-inline constexpr int kDTypeCount = 13;
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kI8,
+  kF8,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4
+};
+inline constexpr int kDTypeCount = 18;
 
 struct DTypeInfo {
   const char* name;  // "bf16", "q4_k", ...
@@ -55,6 +74,16 @@ constexpr DTypeInfo dtype_info(DType dtype) {
       return {"int8", 1, 1};
     case DType::kF8:
       return {"fp8", 1, 1};
+    case DType::kQ2_K:
+      return {"q2_k", 256, 84};
+    case DType::kQ3_K:
+      return {"q3_k", 256, 110};
+    case DType::kIQ4_NL:
+      return {"iq4_nl", 32, 18};
+    case DType::kIQ4_XS:
+      return {"iq4_xs", 256, 136};
+    case DType::kMXFP4:
+      return {"mxfp4", 32, 17};
   }
   return {"?", 1, 4};
 }
