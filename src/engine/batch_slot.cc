@@ -98,7 +98,10 @@ void BatchSlot::add_tables(const KvLease& lease, int32_t places) {
     return;
   }
   for (size_t table = 0; table < tables; ++table) {
-    for (size_t place = 0; place < static_cast<size_t>(places); ++place)
+    size_t first = static_cast<size_t>(places);  // in front of it a sliding table has no more
+    while (first > 0 && blocks[(first - 1) * tables + table] != kNoBlock) --first;
+    blocks_.insert(blocks_.end(), first, kNoBlock);
+    for (size_t place = first; place < static_cast<size_t>(places); ++place)
       blocks_.push_back(blocks[place * tables + table]);
   }
 }
