@@ -292,6 +292,16 @@ void Model::State::turn(int32_t rows, int layer) {
   ops->rope(context, rotate);
 }
 
+std::span<const RowGroup> Model::State::groups_of(const ModelBatch& batch, int layer) {
+  const int32_t table = kv_places[static_cast<size_t>(layer)].table;
+  if (table == 0) return batch.groups;
+  CHECK(batch.table_strides.size() == batch.groups.size());
+  kv_groups.assign(batch.groups.begin(), batch.groups.end());
+  for (size_t group = 0; group < kv_groups.size(); ++group)
+    kv_groups[group].blocks += int64_t{table} * batch.table_strides[group];
+  return kv_groups;
+}
+
 Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, int layer) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const float* const input = block_input(batch, LayerNorm::kInput, layer);
@@ -302,25 +312,27 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   if (has_norm(config, LayerNorm::kK)) norm_rows(batch, LayerNorm::kK, layer, k, k);
   if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows, layer);
 
+  const std::span<const RowGroup> in_cache = groups_of(batch, layer);
+  const int32_t layer_of_blocks = kv_places[static_cast<size_t>(layer)].layer;
   KvStoreArgs store;
   store.k = k;
   store.v = v;
   store.stride = kv_width();
   store.kv = kv;
-  store.layer = layer;
-  store.groups = batch.groups;
+  store.layer = layer_of_blocks;
+  store.groups = in_cache;
   AttentionArgs attend;
   attend.q = q;
   attend.q_stride = q_width();
   attend.out = attended;
   attend.out_stride = q_width();
   attend.kv = kv;
-  attend.layer = layer;
+  attend.layer = layer_of_blocks;
   attend.heads = config.heads;
   attend.scale = static_cast<float>(attention_scale_of(config));
   attend.window = config.sliding.empty() ? 0 : config.sliding[static_cast<size_t>(layer)];
   attend.cap = static_cast<float>(config.attention_cap);
-  attend.groups = batch.groups;
+  attend.groups = in_cache;
   {
     const Timed timed(times.attention_ns);
     ops->kv_store(context, store);
@@ -395,6 +407,7 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightSt
   if (state->group != nullptr) state->find_head_part();
   state->rope = make_rope_table(config, limits.max_model_len);
   if (config.sliding_rope) state->sliding_rope = make_rope_table(with_sliding_rope(config), limits.max_model_len);
+  state->kv_places = kv_places(limits.kv_tables, config.sliding, config.layers);
   TRY(state->allocate());
   tune_tiles(state->context, ops, weights.formats(LayoutId::kTile16), SteadyClock());
   return std::unique_ptr<Model>(new Model(std::move(state)));

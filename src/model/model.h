@@ -30,6 +30,7 @@
 #include "model/layer_inputs.h"
 #include "ops/expert_pairs.h"
 #include "ops/kv_streams.h"
+#include "ops/kv_tables.h"
 #include "ops/op_table.h"
 #include "ops/row_choice.h"
 #include "parallel/collective.h"
@@ -44,6 +45,7 @@ struct ModelLimits {
   int32_t segments_max = 1024;
   int32_t rank_max = 256;
   int64_t max_model_len = 0;  // fixes the factor of dynamic RoPE scaling; 0: the config's max_position
+  KvTables kv_tables = {};    // in which the KV cache has the layers
 };
 
 // Rows whose full tensors differ from the base's (modules_to_save). Sorted, disjoint.
@@ -60,6 +62,9 @@ struct ModelBatch {
   std::span<const TokenId> tokens;     // [rows], each below the vocabulary its row uses
   std::span<const int32_t> positions;  // [rows]
   std::span<const RowGroup> groups;    // cover all rows in order
+  // [groups] entries from a block table to the next, where there are several (KvTables);
+  // of a sliding one nothing is read in front of the window of the group's first row.
+  std::span<const int32_t> table_strides;
   // Beside groups, those that begin at a higher layer behind the others; empty: rows
   // begin with the embedding, and no stream is kept.
   std::span<const GroupStream> streams;

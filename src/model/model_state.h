@@ -54,6 +54,8 @@ struct Model::State {
   RopeTable rope;
   RopeTable sliding_rope;  // of layers for which has_sliding_rope()
   HostBuffer arena;
+  std::vector<KvPlace> kv_places;   // [layers]
+  std::vector<RowGroup> kv_groups;  // of a layer, where there are several tables
 
   // Activations, all [rows_max, width].
   float* x = nullptr;       // [rows, hidden] residual stream
@@ -111,6 +113,8 @@ struct Model::State {
   // x += input W^T (+ bias) + x A B, of a module whose inputs are shared among the ranks.
   Status project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input, int64_t input_stride);
   void turn(int32_t rows, int layer);  // q and k, by their positions
+  // Whose block tables are those of this layer.
+  std::span<const RowGroup> groups_of(const ModelBatch& batch, int layer);
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
   Status ffn_block(const ModelBatch& batch, int layer);
   Status gate_times_up(const ModelBatch& batch, int layer, const float* input);  // gate = swiglu(gate, up) of the input
