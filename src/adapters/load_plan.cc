@@ -122,6 +122,9 @@ namespace {
 // Both factors present, two-dimensional, of one rank that the config agrees with.
 Result<int> check_rank(const ModuleRef& module, const PairTensors& tensors, const PairOptions& options, bool embed,
                        const std::string& path) {
+  if (module.site == Site::kExpertStack)  // of PEFT's folders alone, which plan it elsewhere
+    return unsupported(path + ": LoRA on all experts of a layer at once (" + module.key +
+                       ") is not known in this format");
   if (!tensors.a || !tensors.b) {
     const TensorInfo* there = tensors.a ? tensors.a : tensors.b ? tensors.b : tensors.b_bias;
     const std::string missing = std::string(embed ? "lora_embedding_" : "lora_") + (tensors.a ? "B" : "A");
@@ -190,6 +193,15 @@ Status check_linear_shapes(const PairTensors& tensors, int in, const std::vector
   return tensors.b_bias ? check_shape(*tensors.b_bias, {out_all}, path) : Status();
 }
 
+// Of the modules that a fused one stands for, or of the one that it is.
+std::vector<int> outs_of(const ModelConfig& config, const ModuleRef& module, int vocab) {
+  if (is_of_experts(module.site)) return {expert_shape(config, module).out};
+  std::vector<int> outs;
+  for (const Module part : parts_of(module))
+    outs.push_back(part == Module::kLmHead ? vocab : linear_shape(config, part).out);
+  return outs;
+}
+
 }  // namespace
 
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
@@ -197,21 +209,13 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
   const bool embed = module.site == Site::kEmbed;
   if (!std::isfinite(static_cast<float>(options.scaling)))
     return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
-  if (module.site == Site::kExpertStack)  // of PEFT's folders alone, and not planned here
-    return unsupported(path + ": LoRA on all experts of a layer at once (" + module.key +
-                       ") is not known in this format");
   TRY_ASSIGN(const int rank, check_rank(module, tensors, options, embed, path));
   if (embed) return plan_embed(config, tensors, options, rank, path, plan);
 
   const bool of_experts = is_of_experts(module.site);
   const std::vector<Module> parts = parts_of(module);
   const int in = of_experts ? expert_shape(config, module).in : linear_shape(config, parts[0]).in;
-  std::vector<int> outs;
-  for (const Module part : parts) {
-    outs.push_back(of_experts                ? expert_shape(config, module).out
-                   : part == Module::kLmHead ? options.vocab
-                                             : linear_shape(config, part).out);
-  }
+  const std::vector<int> outs = outs_of(config, module, options.vocab);
   TRY(check_linear_shapes(tensors, in, outs, rank, path));
   const DType dtype = plan.int8 ? DType::kF32 : pair_dtype(tensors);
   const auto reserve_factor = [&](int64_t count) {
