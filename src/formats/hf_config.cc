@@ -87,7 +87,8 @@ Status read_windows(const Json& root, const Family& family, ModelConfig& config,
       sliding = !full;
     }
     if (sliding && window == 0)
-      return corrupt(path + ": \"layer_types\" asks for sliding attention, but there is no window size in effect");
+      return corrupt(path + ": layer " + std::to_string(layer) +
+                     " has sliding attention (\"layer_types\"), but no \"sliding_window\" is in effect");
     if (sliding) config.sliding[static_cast<size_t>(layer)] = static_cast<int32_t>(window);
   }
   return {};

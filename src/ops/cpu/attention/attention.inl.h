@@ -144,13 +144,6 @@ LORALEI_INLINE void scale_tile(const TileSource& tile, int v, float* scores) {
   }
 }
 
-// Scores / cap of the loaded blocks become capped scores times log2 e.
-LORALEI_INLINE void cap_tile(const TileSource& tile, float cap, float* scores) {
-  const F by = set1(cap * kLog2E);
-  for (int j = tile.first_block * kKvBlockTokens; j < tile.end_block * kKvBlockTokens; j += kLanes)
-    store(scores + j, mul(by, tanh_f32(load(scores + j))));
-}
-
 // What is outside `part` of a query's scores becomes -infinity (it may hold anything).
 // Answers the largest.
 LORALEI_INLINE float mask_and_max(float* scores, TilePart part) {
@@ -187,15 +180,28 @@ LORALEI_INLINE void weigh(float* scores, float maximum, float* l) {
   for (int v = 0; v < kSums; ++v) store(l + v * kLanes, sums[v]);
 }
 
+// Scores / cap of queries [first, first + count) become capped scores times log2 e. Not a
+// part of its caller, so that scores without a cap pay nothing.
+__attribute__((noinline)) void cap_scores(const AttentionWork& work, const TileSource& tile, int first, int count) {
+  const float cap = work.args.cap;
+  const bool scaled = tile.scales[0][tile.first_block] != nullptr;
+  for (int i = 0; i < count; ++i) {
+    float* scores = work.scores + (first + i) * kTileTokens;
+    if (scaled) scale_tile(tile, 0, scores);
+    for (int j = tile.first_block * kKvBlockTokens; j < tile.end_block * kKvBlockTokens; j += kLanes)
+      store(scores + j, mul(set1(cap * kLog2E), tanh_f32(load(scores + j))));
+  }
+}
+
 // The scores of queries [first, first + count) become weights. One step at a time for all
 // of them: nothing then waits for one query's maximum.
 void softmax_tile(const AttentionWork& work, const TileSource& tile, int first, int count, const SoftmaxState& state) {
   const bool scaled = tile.scales[0][tile.first_block] != nullptr;
-  const float cap = work.args.cap;
+  const bool capped = work.args.cap > 0;
+  if (capped) cap_scores(work, tile, first, count);
   for (int i = 0; i < count; ++i) {
     float* scores = work.scores + (first + i) * kTileTokens;
-    if (scaled) scale_tile(tile, 0, scores);
-    if (cap > 0) cap_tile(tile, cap, scores);
+    if (scaled && !capped) scale_tile(tile, 0, scores);
     work.maxima[i] = mask_and_max(scores, work.parts[i]);
   }
   for (int i = 0; i < count; ++i) {
