@@ -98,9 +98,9 @@ class ArrivalCheck {
     options_.early = &early;
     const auto loaded = load_adapter(files_, path_, base_, options_, AdapterVersionId{1});
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-    if (loaded->adapter->experts.any()) {  // nobody has it before all of it is there
-      ASSERT_TRUE(!begun_ && !judged);
-      return;
+    if (whole_->experts.any()) {  // used when all of it is there
+      EXPECT_FALSE(begun_ || judged);
+      return expect_as_whole(*loaded->adapter);
     }
     ASSERT_TRUE(begun_ && judged);
     EXPECT_TRUE(begun_->arrivals->whole());
