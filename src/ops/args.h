@@ -341,6 +341,15 @@ struct AddArgs {
   float scale = 1.0f;
 };
 
+// y = cap * tanh(y / cap), element by element: no number is larger than the cap.
+struct CapArgs {
+  float* y = nullptr;  // [rows, dim]
+  int64_t y_stride = 0;
+  int32_t rows = 0;
+  int32_t dim = 0;
+  float cap = 1.0f;
+};
+
 // y *= factor, element by element.
 struct ScaleArgs {
   float* y = nullptr;  // [rows, dim]
