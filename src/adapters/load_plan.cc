@@ -157,6 +157,15 @@ Status check_linear_shapes(const PairTensors& tensors, int in, const std::vector
 
 }  // namespace
 
+std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module) {
+  if (module != Module::kQ && module != Module::kK) return {};
+  const int rows = linear_shape(config, module).out;
+  std::vector<int32_t> order(static_cast<size_t>(rows));
+  for (int row = 0; row < rows; ++row)
+    order[static_cast<size_t>(qk_row(row, config.head_dim, rotary_dim_of(config)))] = row;
+  return order;
+}
+
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan) {
   const bool embed = module.site == Site::kEmbed;

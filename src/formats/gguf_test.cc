@@ -364,13 +364,13 @@ TEST(Gguf, PartsMustBelongTogether) {
 
 TEST(Gguf, PermutationRoundTrip) {
   // head_dim 4: file rows 0,1,2,3 of a head are ours 0,2,1,3.
-  EXPECT_EQ(qk_row(0, 4), 0);
-  EXPECT_EQ(qk_row(1, 4), 2);
-  EXPECT_EQ(qk_row(2, 4), 1);
-  EXPECT_EQ(qk_row(7, 4), 7);
+  EXPECT_EQ(qk_row(0, 4, 4), 0);
+  EXPECT_EQ(qk_row(1, 4, 4), 2);
+  EXPECT_EQ(qk_row(2, 4, 4), 1);
+  EXPECT_EQ(qk_row(7, 4, 4), 7);
   for (int64_t dim : {2, 4, 6, 64, 128}) {
     std::vector<bool> seen(static_cast<size_t>(3 * dim));
-    for (int64_t row = 0; row < 3 * dim; ++row) seen[static_cast<size_t>(qk_row(row, dim))] = true;
+    for (int64_t row = 0; row < 3 * dim; ++row) seen[static_cast<size_t>(qk_row(row, dim, dim))] = true;
     EXPECT_EQ(std::count(seen.begin(), seen.end(), true), 3 * dim);
   }
 }

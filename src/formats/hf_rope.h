@@ -8,11 +8,12 @@
 #include <string>
 
 #include "base/result.h"
+#include "formats/family.h"
 #include "formats/json_util.h"
 #include "formats/model_config.h"
 
 namespace loralei {
 
-Status read_rope(const Json& root, ModelConfig& config, const std::string& path);
+Status read_rope(const Json& root, const Family& family, ModelConfig& config, const std::string& path);
 
 }  // namespace loralei

@@ -27,12 +27,15 @@ void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>
   linear("self_attn.k_proj", kv, hidden, config.qkv_bias);
   linear("self_attn.v_proj", kv, hidden, config.qkv_bias);
   linear("self_attn.o_proj", hidden, q, config.o_bias);
-  linear("mlp.gate_proj", config.ffn, hidden, config.mlp_bias);
+  if (config.gated) linear("mlp.gate_proj", config.ffn, hidden, config.mlp_bias);
   linear("mlp.up_proj", config.ffn, hidden, config.mlp_bias);
   linear("mlp.down_proj", hidden, config.ffn, config.mlp_bias);
   for (size_t norm = 0; norm < kLayerNorms; ++norm) {
-    if (const int width = norm_width(config, static_cast<LayerNorm>(norm)); width > 0)
-      list.push_back({prefix + std::string(config.norm_names[norm]) + ".weight", {width}});
+    const int width = norm_width(config, static_cast<LayerNorm>(norm));
+    if (width == 0) continue;
+    const std::string name = prefix + std::string(config.norm_names[norm]);
+    list.push_back({name + ".weight", {width}});
+    if (config.centred_norms) list.push_back({name + ".bias", {width}});
   }
 }
 
@@ -43,6 +46,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   list.push_back({"model.embed_tokens.weight", {config.vocab, config.hidden}});
   for (int layer = 0; layer < config.layers; ++layer) add_layer(config, layer, list);
   list.push_back({"model.norm.weight", {config.hidden}});
+  if (config.centred_norms) list.push_back({"model.norm.bias", {config.hidden}});
   if (!config.tied_head) list.push_back({"lm_head.weight", {config.vocab, config.hidden}});
   return list;
 }

@@ -76,13 +76,19 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
     LayerWeights& layer = program.layers[static_cast<size_t>(index)];
     const std::string prefix = "model.layers." + std::to_string(index) + ".";
     for (size_t module = 0; module < kLayerModules; ++module) {
+      layer.matrix[module] = kNoTensor;
+      layer.bias[module] = nullptr;
+      if (static_cast<Module>(module) == Module::kGate && !config.gated) continue;
       const std::string path = module_path(index, module);
       TRY_ASSIGN(layer.matrix[module], need_matrix(weights, path + ".weight"));
       layer.bias[module] = bias_of_rank(config, static_cast<Module>(module), weights.vector(path + ".bias"), shard);
     }
     for (size_t norm = 0; norm < kLayerNorms; ++norm) {
       if (!has_norm(config, static_cast<LayerNorm>(norm))) continue;
-      TRY_ASSIGN(layer.norm[norm], need_vector(weights, prefix + std::string(config.norm_names[norm]) + ".weight"));
+      const std::string name = prefix + std::string(config.norm_names[norm]);
+      TRY_ASSIGN(layer.norm[norm], need_vector(weights, name + ".weight"));
+      if (!config.centred_norms) continue;
+      TRY_ASSIGN(layer.norm_bias[norm], need_vector(weights, name + ".bias"));
     }
   }
   TRY_ASSIGN(program.embed, need_matrix(weights, "model.embed_tokens.weight"));
@@ -91,6 +97,9 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
     TRY_ASSIGN(program.head, need_matrix(weights, "lm_head.weight"));
   }
   TRY_ASSIGN(program.final_norm, need_vector(weights, "model.norm.weight"));
+  if (config.centred_norms) {
+    TRY_ASSIGN(program.final_norm_bias, need_vector(weights, "model.norm.bias"));
+  }
   return program;
 }
 

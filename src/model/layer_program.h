@@ -20,6 +20,7 @@ struct LayerWeights {
   std::array<TensorSlot, kLayerModules> matrix;  // by Module: q k v o gate up down
   std::array<const float*, kLayerModules> bias;  // [out] or null
   std::array<const float*, kLayerNorms> norm{};  // by LayerNorm, [norm_width] or null
+  std::array<const float*, kLayerNorms> norm_bias{};
 };
 
 struct LayerProgram {
@@ -27,6 +28,7 @@ struct LayerProgram {
   TensorSlot embed = kNoTensor;
   TensorSlot head = kNoTensor;  // equals embed when tied
   const float* final_norm = nullptr;
+  const float* final_norm_bias = nullptr;
 };
 
 // Output width of a layer module: [out] of its matrix.

@@ -3,7 +3,7 @@
 
 types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
 """
-from model_specs import LLAMA3_ROPE, YARN, granite, llama, olmo2, qwen, smollm3
+from model_specs import LLAMA3_ROPE, PHI4, YARN, glm, granite, llama, olmo2, phi3, qwen, smollm3, starcoder2
 
 
 def gguf(spec, types, **more):
@@ -36,6 +36,15 @@ GGUF_MODELS = {
     "gguf-granite-f16": gguf(granite(32, 4, 2, 64), "F16"),  # what granite-all-r4 fits
     "gguf-olmo2-f16": gguf(olmo2(32, 4, 2, 64), "F16"),  # what olmo2-save-norms fits
     "gguf-smollm3-q8_0": gguf(smollm3(32, 4, 2, 64, layers=4), {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-phi3-q8_0": gguf(phi3(64, 4, 2, 96, **PHI4), {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-phi3-f16": gguf(phi3(32, 4, 2, 48, sliding_window=16, partial_rotary_factor=0.5), "F16"),  # what phi3-all-r4 fits
+    "gguf-glm-q8_0": gguf(glm("glm", 32, 4, 2, 64), {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-glm4-f16": gguf(glm("glm4", 32, 4, 2, 48), "F16"),  # what glm4-all-r4 fits
+    "gguf-starcoder2-f16": gguf(starcoder2(32, 4, 2, 48), "F16"),  # what starcoder2-mlp-r4 fits
+    # the text models inside of others, which llama.cpp calls by other names
+    "gguf-mistral3-f16": gguf(small(), "F16", arch="mistral3"),
+    "gguf-qwen2vl-f16": gguf(qwen("qwen2", 32, 4, 2, 48, layers=1), "F16", arch="qwen2vl"),
+    "gguf-qwen3vl-f16": gguf(qwen("qwen3", 32, 4, 2, 48, layers=1, head_dim=16), "F16", arch="qwen3vl"),
     "gguf-rope-linear": gguf(small(rope_scaling=dict(rope_type="linear", factor=4.0)), "F16"),
     "gguf-rope-yarn": gguf(small(rope_scaling=YARN, rope_theta=500.0), "F16"),
     "gguf-rope-freqs": gguf(small(rope_scaling=LLAMA3_ROPE, rope_theta=500.0), "F16"),
@@ -50,5 +59,8 @@ GGUF_ADAPTERS = {
                             options=dict(invocation_at=(20,))),
     "gguf-lora-olmo2": dict(base="gguf-olmo2-f16", source="olmo2-save-norms", type="F32"),
     "gguf-lora-granite": dict(base="gguf-granite-f16", source="granite-qk-r4", type="F32"),
+    "gguf-lora-phi3": dict(base="gguf-phi3-f16", source="phi3-all-r4", type="F32"),
+    "gguf-lora-glm4": dict(base="gguf-glm4-f16", source="glm4-all-r4", type="F32"),
+    "gguf-lora-starcoder2": dict(base="gguf-starcoder2-f16", source="starcoder2-mlp-r4", type="F32"),
     "gguf-lora-bf16": dict(base="gguf-qwen2-f16", source="qwen2-split", type="BF16"),
 }

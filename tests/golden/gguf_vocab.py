@@ -3,7 +3,8 @@
 import gguf
 
 NORMAL, UNKNOWN, CONTROL = gguf.TokenType.NORMAL, gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL
-PRE = {"qwen2": "qwen2", "qwen3": "qwen2", "granite": "refact", "smollm3": "llama-bpe", "olmo2": "dbrx"}
+PRE = {"qwen2": "qwen2", "qwen3": "qwen2", "granite": "refact", "smollm3": "llama-bpe", "olmo2": "dbrx",
+       "glm": "chatglm-bpe", "glm4": "glm4", "starcoder2": "starcoder"}
 
 
 def sentencepiece(size):
@@ -25,7 +26,7 @@ def byte_level(size):
 
 def add_vocabulary(writer, spec):
     size = spec["vocab_size"]
-    if spec["model_type"] == "llama":
+    if spec["model_type"] in ("llama", "phi3"):
         tokens, scores, types = sentencepiece(size)
         writer.add_tokenizer_model("llama")
         writer.add_tokenizer_pre("default")

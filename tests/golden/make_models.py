@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from common import MODELS, clean_folder, load_model, quiet, randn, round_to, write_json
-from model_specs import NEW_FORM, SAME_WEIGHTS, SPECS
+from common import MODELS, clean_folder, load_model, model_class, quiet, randn, round_to, write_json
+from model_specs import FLAT, NEW_FORM, SAME_WEIGHTS, SPECS
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -27,6 +27,8 @@ def weight(seed_name, key, shape, tied):
         value = 1 + randn((seed_name, key), shape, 0.2)
     elif key.endswith("bias"):
         value = randn((seed_name, key), shape, 0.3)
+    elif len(shape) < 2:
+        value = randn((seed_name, key), shape, 0.3)
     elif "embed_tokens" in key:
         value = randn((seed_name, key), shape, 0.4 if tied else 1.0)
     else:
@@ -44,9 +46,7 @@ def fill(model, seed_name):
 
 
 def build_from(spec):
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_config(config_of(spec), dtype=torch.float32).eval()
+    return model_class(spec["architectures"]).from_config(config_of(spec), dtype=torch.float32).eval()
 
 
 def build(name):
@@ -61,6 +61,9 @@ def save(name, model):
     model = model.to(DTYPES[spec["torch_dtype"]])
     model.save_pretrained(folder, max_shard_size="20KB" if name == "sharded" else "1GB")
     (folder / "generation_config.json").unlink(missing_ok=True)
+    if name in FLAT:
+        text = {k: v for k, v in spec["text_config"].items() if k != "model_type"}
+        spec = text | {k: v for k, v in spec.items() if k != "text_config"}
     if name not in NEW_FORM:
         (folder / "config.json").unlink()
         write_json(folder / "config.json", {k: v for k, v in spec.items() if v is not None or k == "sliding_window"})

@@ -7,35 +7,66 @@ import gguf
 import numpy as np
 from safetensors.torch import load_file
 
-from make_gguf import NAMES, NAMES_BEHIND, unpermute
+from make_gguf import ARCHITECTURES, names_of, unpermute
 
-GGUF_MODULES = {v: k for k, v in (NAMES | NAMES_BEHIND).items()} | {NAMES["post_attention_layernorm"]: "post_attention_layernorm"}
+
+def alone(name):
+    """A tensor of a text model inside of another one as if it stood alone."""
+    for inside, outside in INSIDE:
+        if name.startswith(inside):
+            return outside + name.removeprefix(inside)
+    return name
 
 
 def tensors_of(path):
     return {k: v.double().numpy() for k, v in load_file(path).items()}
 
 
+INSIDE = (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.lm_head", "lm_head"))
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def split_weights(config, weights):
+    """Rows of fused matrices under the names of their parts."""
+    heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    result = {}
+    for name, value in weights.items():
+        before, last, kind = name.rsplit(".", 2) if name.count(".") > 1 else ("", name, "")
+        if last not in FUSED:
+            result[name] = value
+            continue
+        dim = len(value) // (heads + 2 * kv)
+        sizes = [heads * dim, kv * dim, kv * dim] if last == "qkv_proj" else [len(value) // 2] * 2
+        for part, rows in zip(FUSED[last], np.split(value, np.cumsum(sizes)[:-1])):
+            result[f"{before}.{part}.{kind}"] = rows
+    return result
+
+
 def read_directory(folder):
     config = json.loads((folder / "config.json").read_text())
     weights = {}
     for path in sorted(folder.glob("*.safetensors")):
-        weights |= tensors_of(path)
+        weights |= {alone(name): value for name, value in tensors_of(path).items()}
+    config |= config.get("text_config", {})
     rope = config.get("rope_parameters") or (config.get("rope_scaling") or {}) | {"rope_theta": config["rope_theta"]}
     rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
+    if "original_max_position_embeddings" in config:
+        rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    weights = split_weights(config, weights)
     return config | {"rope": rope}, weights
 
 
-def hf_name(name):
+def hf_name(name, arch):
     """blk.N.attn_q.weight -> model.layers.N.self_attn.q_proj.weight"""
-    if name in GGUF_MODULES:
-        return GGUF_MODULES[name]
+    modules = {v: k for k, v in names_of(arch).items()}
+    if name in modules:
+        return modules[name]
     layer, module, kind = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name).groups()
-    return f"model.layers.{layer}.{GGUF_MODULES[module]}.{kind}"
+    return f"model.layers.{layer}.{modules[module]}.{kind}"
 
 
 def heads_of(config, name):
-    if config["model_type"] not in ("llama", "granite", "smollm3"):
+    if config["model_type"] not in ("llama", "granite", "smollm3", "mistral3"):
         return 0
     return (config["num_attention_heads"] if "q_proj" in name else
             config["num_key_value_heads"] if "k_proj" in name else 0)
@@ -55,6 +86,7 @@ def read_gguf(path):
     values, tensors = gguf_values(reader), gguf_tensors(reader)
     arch = values["general.architecture"]
     get = {name[len(arch) + 1:]: value for name, value in values.items() if name.startswith(arch + ".")}.get
+    arch = next((k for k, v in ARCHITECTURES.items() if v == arch), arch)  # as a config.json says it
     config = {
         "model_type": arch, "hidden_size": get("embedding_length"), "num_hidden_layers": get("block_count"),
         "num_attention_heads": get("attention.head_count"), "num_key_value_heads": get("attention.head_count_kv"),
@@ -64,11 +96,22 @@ def read_gguf(path):
                  "factor": get("rope.scaling.factor"),
                  "original_max_position_embeddings": get("rope.scaling.original_context_length"),
                  "beta_fast": get("rope.scaling.yarn_beta_fast"), "beta_slow": get("rope.scaling.yarn_beta_slow")}}
+    if arch in ("glm", "glm4"):
+        config |= {"head_dim": get("attention.key_length")}
+        config |= {"partial_rotary_factor": get("rope.dimension_count") / config["head_dim"]}
+    config |= {"norm_epsilon": get("attention.layer_norm_epsilon")}
     if arch == "granite":
         config |= {"embedding_multiplier": get("embedding_scale"), "residual_multiplier": get("residual_scale"),
                    "attention_multiplier": get("attention.scale"), "logits_scaling": get("logit_scale")}
+    if arch == "phi3":
+        config |= {"sliding_window": get("attention.sliding_window"), "partial_rotary_factor":
+                   get("rope.dimension_count") * config["num_attention_heads"] / config["hidden_size"]}
+        if "rope_factors_long.weight" in tensors:
+            config["rope"] |= {"rope_type": "longrope", "attention_factor": get("rope.scaling.attn_factor"),
+                               "long_factor": tensors.pop("rope_factors_long.weight"),
+                               "short_factor": tensors.pop("rope_factors_short.weight")}
     config["rope"]["divisors"] = tensors.pop("rope_freqs.weight", None)
-    weights = {hf_name(name): value for name, value in tensors.items()}
+    weights = split_weights(config, {hf_name(name, arch): value for name, value in tensors.items()})
     return config, {name: unpermute(value, heads_of(config, name)) for name, value in weights.items()}
 
 
@@ -76,9 +119,6 @@ def read_model(path):
     config, weights = read_gguf(path) if path.suffix == ".gguf" else read_directory(path)
     weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
     return config, weights
-
-
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
 class Adapter:
@@ -93,32 +133,37 @@ class Adapter:
         reader = gguf.GGUFReader(path)
         values, tensors = gguf_values(reader), gguf_tensors(reader)
         self.invocation = values.get("adapter.alora.invocation_tokens")
-        self.full = {hf_name(name): value for name, value in tensors.items() if value.ndim == 1}
+        arch = config["model_type"]
+        self.full = {hf_name(name, arch): value for name, value in tensors.items() if value.ndim == 1}
+        pairs = {}
         for name in [n[:-len(".lora_a")] for n in tensors if n.endswith(".lora_a")]:
-            key = hf_name(name)
+            key = hf_name(name, arch)
             a, b = tensors[name + ".lora_a"], unpermute(tensors[name + ".lora_b"], heads_of(config, key))
-            a = a.T if "embed_tokens" in key else a
-            self.deltas[key.removesuffix(".weight")] = a, b, None, values["adapter.lora.alpha"] / b.shape[1]
+            pairs[key.removesuffix(".weight")] = {"A": a.T if "embed_tokens" in key else a, "B": b}
+        for module, pair in self.split_fused(pairs, weights).items():
+            self.deltas[module] = pair["A"], pair["B"], None, values["adapter.lora.alpha"] / pair["B"].shape[1]
 
     def from_directory(self, path, config, weights):
         settings = json.loads((path / "adapter_config.json").read_text())
         self.invocation = settings.get("alora_invocation_tokens")
-        pairs = {}
+        pairs, spelled = {}, {}
         for name, value in tensors_of(path / "adapter_model.safetensors").items():
-            name = name.removeprefix("base_model.model.").replace("model.unembed_tokens", "lm_head")
+            stored = name.removeprefix("base_model.model.")
+            name = alone(stored).replace("model.unembed_tokens", "lm_head")
             name = name.replace(".default", "")  # the adapter's name
             if ".original_module." in name:
                 continue  # what the saved module replaces
             name = name.replace(".modules_to_save.", ".")
             lora = re.fullmatch(r"(.*)\.lora_(?:embedding_)?([AB])(\.bias|\.weight)?", name)
             if lora:
+                spelled[lora[1]] = stored.rpartition(".lora_")[0]
                 pairs.setdefault(lora[1], {})["bias" if lora[3] == ".bias" else lora[2]] = value
             elif name.endswith(".token_adapter.trainable_tokens_delta"):
                 self.rows[name.removesuffix(".token_adapter.trainable_tokens_delta")] = value
             else:
                 self.full[name.replace(".token_adapter.", ".").replace(".base_layer.", ".")] = value
         for module, pair in self.split_fused(pairs, weights).items():
-            self.deltas[module] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, module)
+            self.deltas[module] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, spelled.get(module, module))
         self.rows = {module: (self.row_ids(settings, module), rows) for module, rows in self.rows.items()}
         embed = "model.embed_tokens"
         if embed in self.rows and "lm_head" not in self.rows and config.get("tie_word_embeddings"):
@@ -133,7 +178,7 @@ class Adapter:
             for part in FUSED.get(last, (last,)):
                 name = f"{before}.{part}" if before else part
                 rows = pair["B"].shape[0] if last not in FUSED else weights[name + ".weight"].shape[0]
-                result[name] = pair | {"B": pair["B"][at:at + rows]}
+                result[name] = {key: value if key == "A" else value[at:at + rows] for key, value in pair.items()}
                 at += rows
         return result
 

@@ -19,6 +19,11 @@ def frequencies(config, head_dim, max_model_len):
     if kind == "linear":
         return inverse / factor, 1.0
     original = rope.get("original_max_position_embeddings")
+    if kind == "longrope":
+        length = config["max_position_embeddings"]
+        factor = factor or length / original
+        attention = rope.get("attention_factor") or math.sqrt(1 + math.log(factor) / math.log(original))
+        return inverse / rope["long_factor" if (max_model_len or length) > original else "short_factor"], attention
     if kind == "llama3":
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
         smooth = np.clip((original * inverse / (2 * math.pi) - low) / (high - low), 0, 1)
@@ -56,7 +61,7 @@ def is_turned(config, layer):
 
 
 def window_of(config, layer):
-    if config["model_type"] == "mistral":
+    if config["model_type"] in ("mistral", "phi3", "starcoder2"):
         return config.get("sliding_window")
     if config.get("use_sliding_window") and layer >= config["max_window_layers"]:
         return config["sliding_window"]
@@ -68,7 +73,8 @@ class Plain:
         """adapters: [(Adapter, scale)]"""
         self.config, self.weights, self.adapters = config, dict(weights), adapters
         self.head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        self.inverse, self.attention_factor = frequencies(config, self.head_dim, max_model_len)
+        self.turned = int(self.head_dim * config.get("partial_rotary_factor", 1))
+        self.inverse, self.attention_factor = frequencies(config, self.turned, max_model_len)
         for adapter, _ in adapters:
             self.weights |= adapter.full
             for module, (ids, rows) in adapter.rows.items():
@@ -104,15 +110,24 @@ class Plain:
         return x * self.config.get("embedding_multiplier", 1)
 
     def norm(self, x, name):
+        if name + ".bias" in self.weights:
+            x = x - x.mean(-1, keepdims=True)
+            scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["norm_epsilon"])
+            return x / scale * self.weights[name + ".weight"] + self.weights[name + ".bias"]
         scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["rms_norm_eps"])
         return x / scale * self.weights[name + ".weight"]
 
     def rotate(self, x):
-        """[tokens, heads, head_dim], halves turned against each other"""
+        """[tokens, heads, head_dim], halves of the first `turned` turned against each other"""
+        x, kept = x[..., :self.turned], x[..., self.turned:]
         angle = np.arange(len(x))[:, None, None] * self.inverse
         cos, sin = np.cos(angle) * self.attention_factor, np.sin(angle) * self.attention_factor
+        if self.config["model_type"] in ("glm", "glm4"):  # neighbours, not halves
+            left, right = x[..., 0::2], x[..., 1::2]
+            pairs = np.stack([left * cos - right * sin, right * cos + left * sin], -1).reshape(x.shape)
+            return np.concatenate([pairs, kept], -1)
         left, right = np.split(x, 2, -1)
-        return np.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
+        return np.concatenate([left * cos - right * sin, right * cos + left * sin, kept], -1)
 
     def attention(self, x, prefix, layer):
         tokens, heads, kv = len(x), self.config["num_attention_heads"], self.config["num_key_value_heads"]
@@ -132,6 +147,10 @@ class Plain:
         return self.linear(mixed.reshape(tokens, -1), f"{prefix}.o_proj")
 
     def mlp(self, x, prefix):
+        if f"{prefix}.c_fc.weight" in self.weights:
+            y = self.linear(x, f"{prefix}.c_fc")
+            y = y / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)))
+            return self.linear(y, f"{prefix}.c_proj")
         gate = self.linear(x, f"{prefix}.gate_proj")
         return self.linear(gate / (1 + np.exp(-gate)) * self.linear(x, f"{prefix}.up_proj"), f"{prefix}.down_proj")
 
@@ -146,6 +165,12 @@ class Plain:
                 y = self.attention(x, f"{prefix}.self_attn", layer)
                 x = x + self.norm(y, f"{prefix}.post_attention_layernorm")
                 x = x + self.norm(self.mlp(x, f"{prefix}.mlp"), f"{prefix}.post_feedforward_layernorm")
+                continue
+            if self.config["model_type"] == "glm4":
+                y = self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
+                x = x + self.norm(y, f"{prefix}.post_self_attn_layernorm")
+                y = self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
+                x = x + self.norm(y, f"{prefix}.post_mlp_layernorm")
                 continue
             x = x + part * self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
             x = x + part * self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
