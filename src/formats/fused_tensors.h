@@ -5,7 +5,8 @@
 //
 // Pure functions, any thread.
 // Invariants: each part is a tensor of its own under its canonical name, at another
-// offset of the same bytes; nobody below knows that they were one. Biases are cut likewise.
+// offset of the same bytes; nobody below knows that they were one. Biases are cut
+// likewise.
 // Failure: corrupt, where a name would be there twice, or a fused tensor has not as many
 // rows as its parts.
 #pragma once
