@@ -31,8 +31,8 @@ namespace {
 using namespace loralei;
 
 constexpr std::array kNames = {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "adapter.gguf",
-                               "config.json"};
-constexpr size_t kSafetensors = 1;
+                               "config.json",         "adapters.safetensors"};
+constexpr size_t kSafetensors = 1, kMlxSafetensors = 5;
 constexpr size_t kInputMax = 64 * 1024;
 constexpr size_t kFileMax = UINT16_MAX;
 constexpr int64_t kBytesMax = 64 * kMiB;
@@ -279,8 +279,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t siz
   };
   uint64_t length = 0;
   if (contents.size() >= sizeof length) std::memcpy(&length, contents.data(), sizeof length);
-  if (file.name == kSafetensors && length <= contents.size() - std::min(contents.size(), sizeof length) && length > 0 &&
-      random() % 4 != 0) {
+  if ((file.name == kSafetensors || file.name == kMlxSafetensors) &&
+      length <= contents.size() - std::min(contents.size(), sizeof length) && length > 0 && random() % 4 != 0) {
     const std::string head = mutate(contents.substr(sizeof length, static_cast<size_t>(length)));
     const std::string rest = contents.substr(sizeof length + static_cast<size_t>(length));
     length = head.size();

@@ -33,8 +33,14 @@ int64_t row_bytes_of(const TensorInfo& info, int64_t cols) { return row_bytes(in
 
 // The rows of such a tensor lie in memory as in the file.
 bool stays_as_read(const Placement& placement, const TensorInfo& info, int64_t rows) {
-  return !info.f64 && placement.to == info.dtype && !placement.transpose && placement.scale_offset < 0 &&
-         placement.row_order.empty() && placement.row_begin == 0 && placement.row_count == rows;
+  return !info.f64 && !info.crossed && placement.to == info.dtype && !placement.transpose &&
+         placement.scale_offset < 0 && placement.row_order.empty() && placement.row_begin == 0 &&
+         placement.row_count == rows;
+}
+
+// Numbers of a row as the file has it.
+int64_t file_cols(const Placement& placement) {
+  return placement.tensor->crossed ? placement.tensor->shape[0] : placement.cols;
 }
 
 }  // namespace
@@ -151,7 +157,7 @@ Digest FilePass::digest(const std::string& config_text) const {
 Status FilePass::read_tensor(Group group) {
   const TensorInfo& info = *group[0]->tensor;
   const size_t part = part_at(info.offset);
-  const int64_t bytes_per_row = row_bytes_of(info, group[0]->cols);
+  const int64_t bytes_per_row = row_bytes_of(info, file_cols(*group[0]));
   const int64_t rows = info.bytes / bytes_per_row;
   CHECK(rows * bytes_per_row == info.bytes && info.offset + info.bytes == cuts_[part + 1] && !hashed_[part]);
   const bool direct = group.size() == 1 && stays_as_read(*group[0], info, rows);
@@ -202,7 +208,7 @@ Status FilePass::finish_window() {
 
 Status FilePass::place(const Piece& piece) {
   const TensorInfo& info = *piece.group[0]->tensor;
-  const int64_t cols = piece.group[0]->cols, numbers = piece.count * cols;
+  const int64_t cols = file_cols(*piece.group[0]), numbers = piece.count * cols;
   const std::byte* source = piece.bytes.data();
   DType format = info.dtype;
   if (info.f64 || piece.group[0]->to != info.dtype) {
@@ -217,14 +223,29 @@ Status FilePass::place(const Piece& piece) {
                    "\" holds a value that is not a finite number (NaN or infinity) at index " +
                    std::to_string(piece.row * cols + wrong));
   }
+  int64_t row = piece.row, count = piece.count;
+  if (info.crossed) {
+    cross(info, format, piece, source);
+    if (!piece.last) return {};
+    source = crossed_.data();
+    row = 0;
+    count = info.shape[0];
+  }
   for (const Placement* placement : piece.group) {
     std::byte* const place = storage_ + placement->offset;
     if (placement->scale_offset >= 0)
-      quantise_rows(*placement, piece.row, piece.count, reinterpret_cast<const float*>(source));
+      quantise_rows(*placement, row, count, reinterpret_cast<const float*>(source));
     else if (!piece.placed)
-      place_rows(*placement, format, piece.row, piece.count, source, place);
+      place_rows(*placement, format, row, count, source, place);
   }
   return {};
+}
+
+// The file's rows are columns.
+void FilePass::cross(const TensorInfo& info, DType format, const Piece& piece, const std::byte* source) {
+  crossed_.resize(static_cast<size_t>(info.shape[0] * row_bytes(format, info.shape[1])));
+  const Placement columns{.row_count = info.shape[1], .cols = info.shape[0], .transpose = true};
+  place_rows(columns, format, piece.row, piece.count, source, crossed_.data());
 }
 
 void FilePass::decode(const TensorInfo& info, const std::byte* source, int64_t count) {

@@ -71,6 +71,7 @@ class FilePass {
   Status finish_window();
   Status place(const Piece& piece);
   void decode(const TensorInfo& info, const std::byte* source, int64_t count);
+  void cross(const TensorInfo& info, DType format, const Piece& piece, const std::byte* source);
   void quantise_rows(const Placement& placement, int64_t row, int64_t count, const float* source);
 
   const File& file_;
@@ -87,7 +88,8 @@ class FilePass {
   int64_t window_bytes_ = 0, buffer_used_ = 0;
   PageHash open_;  // of the part that goes on in the next window
   std::vector<float> decoded_;
-  std::vector<float> staged_;  // rows of B whose run is not complete, transposed
+  std::vector<std::byte> crossed_;  // of a tensor that the file holds transposed: what was read of it, as it is meant
+  std::vector<float> staged_;       // rows of B whose run is not complete, transposed
 };
 
 }  // namespace loralei

@@ -133,6 +133,7 @@ std::shared_ptr<Adapter> build(LoadPlan& plan, const ModelConfig& config, std::s
 struct Paths {
   std::string config;  // empty for GGUF
   std::string weights;
+  bool mlx = false;  // an adapter of mlx-lm
 };
 
 Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
@@ -144,8 +145,8 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
     case PathKind::kOther:
       if (path.ends_with(".gguf")) return Paths{"", path};
       if (is_pickle_name(path)) return pickled_adapter_error(path, base_name(path));
-      return invalid_argument(path +
-                              ": is not an adapter; name a PEFT directory (with adapter_config.json) or a .gguf file");
+      return invalid_argument(
+          path + ": is not an adapter; name a directory of PEFT or mlx-lm (with adapter_config.json) or a .gguf file");
     case PathKind::kDirectory:
       break;
   }
@@ -161,10 +162,13 @@ Result<Paths> adapter_paths(const FileSystem& files, const std::string& path) {
     return not_found(path + ": has no adapter_config.json, so it is not a PEFT adapter");
   }
   if (!has_weights) {
+    const std::string of_mlx = join_path(path, "adapters.safetensors");
+    TRY(files.check_visible(of_mlx));
+    if (files.exists(of_mlx)) return Paths{paths.config, of_mlx, true};
     if (files.kind(join_path(path, "adapter_model.bin")) == PathKind::kFile) {
       return pickled_adapter_error(path, "adapter_model.bin");
     }
-    return not_found(path + ": has no adapter_model.safetensors");
+    return not_found(path + ": has no adapter_model.safetensors (PEFT) and no adapters.safetensors (mlx-lm)");
   }
   return paths;
 }
@@ -234,6 +238,7 @@ Result<Source> read_source(const FileSystem& files, const Paths& paths) {
                                    .bytes = tensor.bytes,
                                    .f64 = true});
   }
+  if (paths.mlx) see_mlx_factors_as_rows(source.file.tensors);
   std::stable_sort(source.file.tensors.begin(), source.file.tensors.end(),
                    [](const TensorInfo& x, const TensorInfo& y) { return x.offset < y.offset; });
   return source;
@@ -254,8 +259,9 @@ Status check_changes_something(const LoadPlan& plan, const std::string& path) {
 
 Result<LoadPlan> plan_source(const Source& source, const Paths& paths, const std::string& path, const AdapterBase& base,
                              const AdapterLoadOptions& options) {
+  const auto plan_folder = paths.mlx ? plan_mlx : plan_peft;
   TRY_ASSIGN(LoadPlan plan, source.gguf ? plan_gguf(*source.gguf, base, options)
-                                        : plan_peft(paths.config, source.file, source.foreign, base, options));
+                                        : plan_folder(paths.config, source.file, source.foreign, base, options));
   TRY(check_changes_something(plan, path));
   return plan;
 }

@@ -8,10 +8,8 @@
 #include <utility>
 
 #include "adapters/load_plan.h"
-#include "adapters/made_for.h"
 #include "adapters/peft_map.h"
 #include "base/limits.h"
-#include "formats/family.h"
 #include "formats/peft_config.h"
 #include "formats/words.h"
 
@@ -68,7 +66,7 @@ class PeftPlanner {
   Status note_config(const std::vector<std::string>& foreign) {
     for (const std::string& line : peft_.refused) plan_.report.push_back(line);
     for (const std::string& line : peft_.notes) plan_.report.push_back(line);
-    note_base();
+    note_made_for(peft_.base_model, base_, plan_);
     for (const std::string& name : foreign) {
       TRY(refuse(path_, "tensor \"" + name +
                             "\" is in a number format that cannot be computed with (F64, F32, F16 and BF16 can)"));
@@ -81,17 +79,6 @@ class PeftPlanner {
     if (strict_) return unsupported(place + ": " + sentence);
     if (plan_.report.size() < 1000) plan_.report.push_back("Not applied: " + sentence + ".");
     return {};
-  }
-
-  void note_base() {
-    if (peft_.base_model.empty()) return;
-    const std::string made_for = "Made for the base model \"" + peft_.base_model + "\"";
-    const bool same = std::any_of(base_.names.begin(), base_.names.end(),
-                                  [&](const std::string& name) { return same_base(peft_.base_model, name); });
-    if (!same && !base_.names.empty())
-      plan_.doubts.push_back(made_for + ", by its name another than this one, \"" + base_.names.front().substr(0, 300) +
-                             "\"; its shapes fit.");
-    plan_.report.push_back(same || base_.names.empty() ? made_for + "." : plan_.doubts.back());
   }
 
   ModuleTensors* find(const std::string& key) {
@@ -428,10 +415,8 @@ class PeftPlanner {
     }
     TRY_ASSIGN(const int rank, matcher_.rank(as_named(ref.key)));
     TRY_ASSIGN(const double scaling, matcher_.scaling(as_named(ref.key)));
-    const PairOptions options{.rank_wanted = rank,
-                              .scaling = scaling,
-                              .vocab = plan_.vocab,
-                              .row_order_of = interleaved() ? &unpermuted_rows : nullptr};
+    const PairOptions options{
+        .rank_wanted = rank, .scaling = scaling, .vocab = plan_.vocab, .row_order_of = &rows_as_in_base};
     return plan_pair(config_, ref, pair, options, path_, plan_);
   }
 
@@ -451,12 +436,6 @@ class PeftPlanner {
         return;
       }
     }
-  }
-
-  // Files of such a family have q and k so, and adapters of it their outputs.
-  bool interleaved() const {
-    const Family* const family = family_of_type(config_.architecture);
-    return family != nullptr && family->interleaved_qk;
   }
 
   // The fused twin of a q, k, v, gate or up projection brings its tensors.
@@ -512,7 +491,7 @@ class PeftPlanner {
       PairPlan& pair = plan_.pair(module.module.layer, module.module.module);
       TRY_ASSIGN(pair.bias,
                  plan_whole(*module.bias, {shape.out}, DType::kF32, plan_.layer_of(module.module), path_, plan_));
-      if (interleaved()) plan_.placements.back().row_order = unpermuted_rows(config_, module.module.module);
+      plan_.placements.back().row_order = rows_as_in_base(config_, module.module.module);
       pair.in = shape.in;
       pair.out = shape.out;
       ++plan_.modules["bias"];

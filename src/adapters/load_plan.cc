@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/load_plan.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "adapters/made_for.h"
 #include "base/limits.h"
+#include "formats/family.h"
 #include "formats/model_tensors.h"
 #include "ops/lora_factors.h"
 
@@ -46,6 +49,17 @@ PairPlan& LoadPlan::pair(int layer, Module module) {
 int32_t LoadPlan::layer_of(const ModuleRef& module) const {
   if (module.layer >= 0) return module.layer;
   return module.site == Site::kEmbed ? 0 : layers;
+}
+
+void note_made_for(const std::string& base_model, const AdapterBase& base, LoadPlan& plan) {
+  if (base_model.empty()) return;
+  const std::string made_for = "Made for the base model \"" + base_model + "\"";
+  const bool same = std::any_of(base.names.begin(), base.names.end(),
+                                [&](const std::string& name) { return same_base(base_model, name); });
+  if (!same && !base.names.empty())
+    plan.doubts.push_back(made_for + ", by its name another than this one, \"" + base.names.front().substr(0, 300) +
+                          "\"; its shapes fit.");
+  plan.report.push_back(same || base.names.empty() ? made_for + "." : plan.doubts.back());
 }
 
 Status check_shape(const TensorInfo& tensor, const std::vector<int64_t>& shape, const std::string& path) {
@@ -164,6 +178,12 @@ std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module) {
   for (int row = 0; row < rows; ++row)
     order[static_cast<size_t>(qk_row(row, config.head_dim, rotary_dim_of(config)))] = row;
   return order;
+}
+
+std::vector<int32_t> rows_as_in_base(const ModelConfig& config, Module module) {
+  const Family* const family = family_of_type(config.architecture);
+  const bool interleaved = family != nullptr && family->interleaved_qk;
+  return interleaved ? unpermuted_rows(config, module) : std::vector<int32_t>();
 }
 
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,

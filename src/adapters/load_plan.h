@@ -2,10 +2,10 @@
 // LoadPlan: where each tensor of an adapter file goes in the adapter's memory, decided
 // from headers alone.
 //
-// load_peft.cc and load_gguf.cc make plans (all checks of names, shapes and ranks happen
-// there); load.cc asks whether the plan's bytes are allowed and allocates once, and
-// FilePass (file_pass.h) reads the file once and places every tensor. A plain value; one
-// thread. Offsets are into the one storage block; -1 means absent.
+// load_peft.cc, load_gguf.cc and load_mlx.cc make plans (all checks of names, shapes and
+// ranks happen there); load.cc asks whether the plan's bytes are allowed and allocates
+// once, and FilePass (file_pass.h) reads the file once and places every tensor. A plain
+// value; one thread. Offsets are into the one storage block; -1 means absent.
 //
 // Every tensor belongs to a layer, in the order in which a pass over the model needs
 // them: what the embedding has (pair, saved matrix, token rows) to layer 0; final norm
@@ -98,6 +98,8 @@ struct PairOptions {
   bool embed_a_by_token = false;
   std::vector<int32_t> (*row_order_of)(const ModelConfig& config, Module module) = nullptr;
 };
+// row_order_of for files that have q and k as the base's own files have them.
+std::vector<int32_t> rows_as_in_base(const ModelConfig& config, Module module);
 // Of rows of q and k in interleaved-rope order: where each of them goes in half-split
 // order. Empty: of other modules.
 std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module);
@@ -114,6 +116,9 @@ Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>&
 Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
                        const std::string& path, LoadPlan& plan);
 
+// What an adapter says of the base it was made for (made_for.h), for whoever loads it.
+void note_made_for(const std::string& base_model, const AdapterBase& base, LoadPlan& plan);
+
 // Shape mismatch as a sentence with both shapes.
 Status check_shape(const TensorInfo& tensor, const std::vector<int64_t>& shape, const std::string& path);
 
@@ -126,6 +131,11 @@ struct AdapterFile {
 // GGUF LoRA: `gguf` is the parsed head of file.weights_path, and the plan points
 // into its tensors.
 Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const AdapterLoadOptions& options);
+// Of mlx-lm, whose factors lie transposed in the file and have to be seen as rows before.
+void see_mlx_factors_as_rows(std::vector<TensorInfo>& tensors);
+Result<LoadPlan> plan_mlx(const std::string& config_path, const AdapterFile& file,
+                          const std::vector<std::string>& foreign, const AdapterBase& base,
+                          const AdapterLoadOptions& options);
 Result<LoadPlan> plan_peft(const std::string& config_path, const AdapterFile& file,
                            const std::vector<std::string>& foreign, const AdapterBase& base,
                            const AdapterLoadOptions& options);

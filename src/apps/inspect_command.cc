@@ -19,6 +19,7 @@
 #include "formats/base_model.h"
 #include "formats/foreign_files.h"
 #include "formats/gguf.h"
+#include "formats/json_util.h"
 #include "formats/peft_config.h"
 #include "formats/refusals.h"
 #include "formats/safetensors.h"
@@ -112,7 +113,26 @@ void show_model(const BaseModelFile& file) {
   for (const std::string& note : file.notes) line("note", note);
 }
 
+Status show_mlx_folder(const FileSystem& files, const std::string& path) {
+  const std::string config_path = join_path(path, "adapter_config.json");
+  TRY_ASSIGN(const std::string text, files.read_all(config_path, kMaxJsonBytes));
+  TRY_ASSIGN(const Json config, parse_json_object(text, config_path, kMaxJsonBytes));
+  TRY_ASSIGN(const auto kind, json_string(config, "fine_tune_type", config_path));
+  TRY_ASSIGN(const auto model, json_string(config, "model", config_path));
+  line("adapter", path);
+  line("kind", "of mlx-lm, " + kind.value_or("lora"));
+  line("made for", model.value_or("(not stated)"));
+  if (const Json* const lora = json_find(config, "lora_parameters")) line("parameters", json_brief(*lora));
+  TRY_ASSIGN(const SafetensorsHeader header, read_safetensors(files, join_path(path, "adapters.safetensors")));
+  show_tensors(header.tensors);
+  std::printf("Give --base MODEL to see whether and how it applies.\n");
+  return {};
+}
+
 Status show_peft_folder(const FileSystem& files, const std::string& path) {
+  if (!files.exists(join_path(path, "adapter_model.safetensors")) &&
+      files.exists(join_path(path, "adapters.safetensors")))
+    return show_mlx_folder(files, path);
   const std::string config_path = join_path(path, "adapter_config.json");
   TRY_ASSIGN(const std::string text, files.read_all(config_path, kMaxJsonBytes));
   TRY_ASSIGN(const PeftConfig config, parse_peft_config(text, config_path, false));

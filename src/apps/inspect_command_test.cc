@@ -128,6 +128,26 @@ TEST(Inspect, OfARefusedModelAllThatIsMissingIsSaid) {
     EXPECT_TRUE(holds(three, words)) << three;
 }
 
+TEST(Inspect, AnAdapterOfMlxIsShownAndApplied) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / ("loralei-inspect-mlx-" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  std::ofstream(folder / "adapter_config.json")
+      << R"({"fine_tune_type": "lora", "lora_parameters": {"rank": 1, "scale": 20.0}, "model": "org/some"})";
+  std::string header =
+      R"({"model.layers.1.self_attn.o_proj.lora_a":{"dtype":"F16","shape":[64,1],"data_offsets":[0,128]},)"
+      R"("model.layers.1.self_attn.o_proj.lora_b":{"dtype":"F16","shape":[1,64],"data_offsets":[128,256]}})";
+  const uint64_t size = header.size();
+  std::ofstream(folder / "adapters.safetensors", std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&size), sizeof size) << header << std::string(256, '\x11');
+  const std::string shown = inspect({folder.string()});
+  const std::string golden = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/models/llama-gqa";
+  const std::string applied = inspect({folder.string(), "--base", golden});
+  fs::remove_all(folder);
+  for (const char* words : {"of mlx-lm, lora", "org/some", "\"scale\":20.0"}) EXPECT_TRUE(holds(shown, words)) << shown;
+  for (const char* words : {"o_proj", "on 1", "yes, completely"}) EXPECT_TRUE(holds(applied, words)) << applied;
+}
+
 TEST(Inspect, ABudgetIsForModels) {
   EXPECT_TRUE(holds(inspect({"/no/such/model", "--memory-budget", "0.5"}), "less than a byte"));
   EXPECT_EQ(inspect({"/no/such/model", "--residency", "flex"}), "RequiresError");

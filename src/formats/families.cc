@@ -79,22 +79,6 @@ Status phi3_config(const Json& root, ModelConfig& config, const std::string& pat
   return {};
 }
 
-// What else its scaling is made of are tensors (base_model.cc).
-Status phi3_gguf(const GgufFile& file, ModelConfig& config) {
-  RopeScaling& scaling = config.rope_scaling;
-  if (scaling.kind != RopeScalingKind::kNone)
-    return unsupported(file.path + ": " + gguf_key(config, "rope.scaling.type") +
-                       " is not one that a model of this architecture has; leave it out");
-  const std::string name = gguf_key(config, "rope.scaling.original_context_length");
-  TRY_ASSIGN(const auto original, file.integer(name, 1, kMaxPosition));
-  scaling.original_max_position = original.value_or(0);
-  TRY_ASSIGN(const auto attention, file.real(gguf_key(config, "rope.scaling.attn_factor")));
-  if (attention && !(*attention > 0 && *attention < 1e6))
-    return corrupt(file.path + ": " + gguf_key(config, "rope.scaling.attn_factor") + " must be above 0");
-  scaling.attention_factor = attention.value_or(1.0);
-  return {};
-}
-
 Status glm_config(const Json& root, ModelConfig& config, const std::string& path) {
   TRY_ASSIGN(config.rms_eps, json_positive(root, "rms_norm_eps", 1.5625e-7, path));
   return {};
@@ -202,8 +186,7 @@ constexpr Family kFamilies[] = {
      .read_config = phi3_config,
      .config_keys = {"partial_rotary_factor"},
      .gguf_name = "phi3",
-     .gguf_fused_up = true,
-     .read_gguf = phi3_gguf},
+     .gguf_fused_up = true},
     {.class_name = "Glm4ForCausalLM",
      .name = "glm4",
      .max_position = 131072,

@@ -156,7 +156,7 @@ class ConfigReader {
       return unsupported(file_.path + ": the rope scaling \"" + kind->substr(0, 60) +
                          "\" is not supported; supported are none, linear and yarn");
     }
-    if (scaling.kind == RopeScalingKind::kNone) return {};
+    if (scaling.kind == RopeScalingKind::kNone) return read_long_rope();
     scaling.factor = factor.value_or(1.0);
     if (!(scaling.factor > 0)) return corrupt(file_.path + ": rope.scaling.factor must be above 0");
     TRY_ASSIGN(const auto original, file_.integer(key("rope.scaling.original_context_length"), 1, int64_t{1} << 30));
@@ -176,6 +176,18 @@ class ConfigReader {
     }
     // llama.cpp multiplies the factor it derives from the scaling with attn_factor.
     if (attention && *attention != 1.0) scaling.attention_factor = *attention * (1.0 + 0.1 * std::log(scaling.factor));
+    return {};
+  }
+
+  // What tensors with the factors of longrope (base_model.cc) do not say.
+  Status read_long_rope() {
+    RopeScaling& scaling = config_.rope_scaling;
+    TRY_ASSIGN(const auto original, file_.integer(key("rope.scaling.original_context_length"), 1, kMaxPosition));
+    TRY_ASSIGN(const auto attention, file_.real(key("rope.scaling.attn_factor")));
+    if (attention && !(*attention > 0 && *attention < 1e6))
+      return corrupt(file_.path + ": " + key("rope.scaling.attn_factor") + " must lie above 0 and below 1e6");
+    scaling.original_max_position = original.value_or(0);
+    scaling.attention_factor = attention.value_or(1.0);
     return {};
   }
 

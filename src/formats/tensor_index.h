@@ -26,6 +26,7 @@ struct TensorInfo {
   uint32_t file = 0;
   int64_t offset = 0;  // from the start of the file
   int64_t bytes = 0;
+  bool crossed = false;  // the file holds it transposed, [shape[1], shape[0]]: adapters alone do
   bool f64 = false;  // the file's numbers are f64, and whoever reads them makes f32 (dtype) of them: adapters alone do
 };
 

@@ -16,9 +16,10 @@ constexpr std::string_view kFirstLine = "loralei adapter 1\n";
 constexpr size_t kNameBytes = 128;
 constexpr int64_t kFileBytesMost = int64_t{1} << 50;
 
-constexpr std::array<std::string_view, 13> kNames = {"README.md",
+constexpr std::array<std::string_view, 14> kNames = {"README.md",
                                                      "adapter_config.json",
                                                      "adapter_model.safetensors",
+                                                     "adapters.safetensors",
                                                      "added_tokens.json",
                                                      "chat_template.jinja",
                                                      "chat_template.json",
@@ -79,7 +80,7 @@ Result<AdapterManifest> AdapterManifest::make(std::vector<StoredFile> files) {
     before = &file.name;
     ggufs += is_gguf(file.name) ? 1 : 0;
     config |= file.name == "adapter_config.json";
-    weights |= file.name == "adapter_model.safetensors";
+    weights |= file.name == "adapter_model.safetensors" || file.name == "adapters.safetensors";
   }
   if (ggufs > 1) return invalid_argument("An adapter has one .gguf file; upload the others by themselves.");
   if (ggufs == 0 && !(config && weights)) {
@@ -89,7 +90,8 @@ Result<AdapterManifest> AdapterManifest::make(std::vector<StoredFile> files) {
   }
   if (ggufs == 1 && (config || weights))
     return invalid_argument(
-        "An adapter is a .gguf file, or adapter_config.json with adapter_model.safetensors; not both.");
+        "An adapter is a .gguf file, or adapter_config.json with adapter_model.safetensors (mlx-lm: "
+        "adapters.safetensors); not both.");
   AdapterManifest made;
   made.files = std::move(files);
   if (made.text().size() > kManifestBytesMost) return invalid_argument("An adapter has fewer files.");

@@ -420,6 +420,17 @@ class Formats(unittest.TestCase):
         self.assertEqual({span for _, cells in rows for span in spans(cells[0])}, set(classes))
 
 
+class GoldenTable(unittest.TestCase):
+    def test_is_what_the_golden_values_prove(self):
+        run = subprocess.run([sys.executable, str(ROOT / "tools/golden_table.py")], capture_output=True, text=True, check=True)
+        self.assertIn(run.stdout.strip(), page_named("models.md").read_text(), "tools/golden_table.py --write makes it")
+        for line in run.stdout.splitlines()[2:]:
+            name, files, ggufs, changes, _ = [cell.strip() for cell in line.strip("|").split("|")]
+            self.assertNotEqual("-", files, f"no golden values of {name}")
+            self.assertNotEqual("-", ggufs, f"no golden values of {name} in GGUF files")
+            self.assertLessEqual({"q", "v"}, set(changes.split(", ")) | ({"q", "v"} if "qkv" in changes else set()), f"adapters of {name}")
+
+
 class Links(unittest.TestCase):
     def test_links_lead_somewhere(self):
         count = 0
