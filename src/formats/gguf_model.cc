@@ -193,6 +193,8 @@ class ConfigReader {
 
   Status read_window() {
     config_.sliding.assign(static_cast<size_t>(config_.layers), 0);
+    const auto& own = family_->gguf_keys;
+    if (std::find(own.begin(), own.end(), "attention.sliding_window") != own.end()) return {};
     TRY_ASSIGN(const auto window, file_.integer(key("attention.sliding_window"), 0, int64_t{1} << 30));
     if (window.value_or(0) == 0) return {};
     if (file_.find(key("attention.sliding_window_pattern"))) {
