@@ -9,6 +9,7 @@
 #include "adapters/expert_map.h"
 #include "adapters/made_for.h"
 #include "base/limits.h"
+#include "formats/family.h"
 #include "formats/model_tensors.h"
 #include "ops/lora_factors.h"
 
@@ -213,6 +214,21 @@ PartShapes part_shapes(const ModelConfig& config, const ModuleRef& module, std::
 }
 
 }  // namespace
+
+std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module) {
+  if (module != Module::kQ && module != Module::kK) return {};
+  const int rows = linear_shape(config, module).out;
+  std::vector<int32_t> order(static_cast<size_t>(rows));
+  for (int row = 0; row < rows; ++row)
+    order[static_cast<size_t>(qk_row(row, config.head_dim, rotary_dim_of(config)))] = row;
+  return order;
+}
+
+std::vector<int32_t> rows_as_in_base(const ModelConfig& config, Module module) {
+  const Family* const family = family_of_type(config.architecture);
+  const bool interleaved = family != nullptr && family->interleaved_qk;
+  return interleaved ? unpermuted_rows(config, module) : std::vector<int32_t>();
+}
 
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan) {

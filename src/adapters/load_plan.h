@@ -106,6 +106,11 @@ struct PairOptions {
   bool embed_a_by_token = false;
   std::vector<int32_t> (*row_order_of)(const ModelConfig& config, Module module) = nullptr;
 };
+// row_order_of for files that have q and k as the base's own files have them.
+std::vector<int32_t> rows_as_in_base(const ModelConfig& config, Module module);
+// Of rows of q and k in interleaved-rope order: where each of them goes in half-split
+// order. Empty: of other modules.
+std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module);
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan);
 

@@ -66,9 +66,11 @@ std::string number_text(double number) {
 }
 
 std::string rope_text(const ModelConfig& config) {
-  static constexpr const char* kKinds[] = {"none", "linear", "llama3", "yarn", "dynamic"};
+  static constexpr const char* kKinds[] = {"none", "linear", "llama3", "yarn", "dynamic", "longrope"};
   std::string text = "theta " + std::to_string(static_cast<int64_t>(config.rope_theta)) + ", scaling " +
                      kKinds[static_cast<int>(config.rope_scaling.kind)];
+  if (config.rope_scaling.kind == RopeScalingKind::kLongRope)
+    return text + " beyond " + std::to_string(original_position_of(config)) + " tokens";
   if (config.rope_scaling.kind != RopeScalingKind::kNone) text += " by " + std::to_string(config.rope_scaling.factor);
   return config.sliding_rope ? text + "; with a window: " + rope_text(with_sliding_rope(config)) : text;
 }

@@ -472,6 +472,16 @@ std::vector<std::string> EngineHost::notes() const {
   if (asked.cold_start == ColdStart::kAssisted && parts_->helpers == 0)
     notes.push_back("--cold-start assisted is layered here: there are no helper processes.");
   if (const std::string whole = note_of_windows(); !whole.empty()) notes.push_back(whole);
+  const ModelConfig& config = parts_->file.config;
+  if (config.rope_scaling.kind == RopeScalingKind::kLongRope) {
+    const std::string length = std::to_string(original_position_of(config));
+    notes.push_back(uses_long_factors(config, parts_->plan.max_model_len)
+                        ? "All texts are turned by the factors for long texts, since some may be longer than " +
+                              length + " tokens; --max-model-len " + length + " takes those for short ones."
+                        : "All texts are turned by the factors for short texts; those for long ones take a "
+                          "--max-model-len above " +
+                              length + ".");
+  }
   notes.insert(notes.end(), parts_->plan.notes.begin(), parts_->plan.notes.end());
   return notes;
 }

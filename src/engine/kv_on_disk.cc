@@ -39,7 +39,10 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
   add_all(config.architecture);
   for (const int number : {config.hidden, config.heads, config.ffn}) add(number);
   add(config.rms_eps);
-  for (const bool has : {config.qkv_bias, config.o_bias, config.mlp_bias, config.whole_qk_norm}) add(has);
+  for (const bool has :
+       {config.qkv_bias, config.o_bias, config.mlp_bias, config.whole_qk_norm, config.centred_norms, config.gated})
+    add(has);
+  add(config.activation);
   for (const std::string_view name : config.norm_names) add_all(name);
   add_all(config.sliding);
   add_all(config.unturned);

@@ -10,6 +10,7 @@
 #include "formats/hf_rope.h"
 #include "formats/json_util.h"
 #include "formats/words.h"
+#include "formats/wrapped_model.h"
 
 namespace loralei {
 
@@ -60,7 +61,7 @@ Status read_windows(const Json& root, const Family& family, ModelConfig& config,
   const bool llama = std::string_view(family.name) == "llama";
   if (llama && stated) return refused_value(path, "sliding_window", root["sliding_window"], "Llama has none");
   // 0: no window. The classes that have one default to 4096; a null switches it off.
-  int64_t window = llama ? 0 : root.contains("sliding_window") ? stated.value_or(0) : 4096;
+  int64_t window = llama ? 0 : root.contains("sliding_window") ? stated.value_or(0) : family.window;
   const bool by_period = family.window_period > 0;
   if (!family.window_always && !by_period && !use.value_or(false)) window = 0;
   TRY_ASSIGN(const int64_t period, window_period(root, family, path));
@@ -147,10 +148,12 @@ Status read_flags(const Json& root, const Family& family, ModelConfig& config, c
   config.tied_head = tied.value_or(family.tied_head);
   TRY_ASSIGN(const auto attention_bias, json_bool(root, "attention_bias", path));
   TRY_ASSIGN(const auto mlp_bias, json_bool(root, "mlp_bias", path));
-  config.qkv_bias = family.qkv_bias || (family.attention_bias && attention_bias.value_or(false));
-  config.o_bias = family.attention_bias && attention_bias.value_or(false);
+  const bool biased = family.attention_bias && attention_bias.value_or(family.attention_bias_default);
+  config.qkv_bias = family.qkv_bias || biased;
+  config.o_bias = family.o_bias && biased;
   config.mlp_bias = family.mlp_bias && mlp_bias.value_or(false);
   if (family.qk_norm) use_qk_norms(config);
+  config.centred_norms = family.centred_norms;
   TRY(read_activation(root, family, config, path));
   for (const char* key : {"torch_dtype", "dtype"}) {
     TRY_ASSIGN(const auto dtype, json_string(root, key, path));
@@ -170,6 +173,27 @@ Status read_sampling(const Json& root, const char* key, double low, double high,
   if (!value || (*value >= low && *value <= high)) return {};
   return corrupt(path + ": \"" + key + "\" must lie between " + json_brief(low) + " and " + json_brief(high) +
                  ", but it is " + json_brief(*value) + "; correct the file");
+}
+
+// What reading alone does not say.
+Status check_rope(const ModelConfig& config, const std::string& path) {
+  if (config.rotary_dim != 0 &&
+      (config.rotary_dim < 2 || config.rotary_dim % 2 != 0 || config.rotary_dim >= config.head_dim)) {
+    return corrupt(path + ": of each head's " + std::to_string(config.head_dim) + " numbers " +
+                   std::to_string(config.rotary_dim) + " are turned; an even number above 0 can be");
+  }
+  const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.kind != RopeScalingKind::kLongRope) return {};
+  const auto pairs = static_cast<size_t>(rotary_dim_of(config)) / 2;
+  if (scaling.short_factors.size() != pairs || scaling.long_factors.size() != pairs) {
+    return corrupt(path + ": its rope scaling must have " + std::to_string(pairs) +
+                   " short factors and as many long ones, one for each pair that is turned, but it has " +
+                   std::to_string(scaling.short_factors.size()) + " and " +
+                   std::to_string(scaling.long_factors.size()));
+  }
+  if (original_position_of(config) < 2)
+    return corrupt(path + ": the length that its rope scaling begins at must be above 1");
+  return {};
 }
 
 }  // namespace
@@ -192,6 +216,7 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
     return unsupported(path + ": head_dim " + std::to_string(config.head_dim) +
                        " is odd, so rotary embedding is not defined");
   }
+  TRY(check_rope(config, path));
   const bool dynamic = config.rope_scaling.kind == RopeScalingKind::kDynamic ||
                        (config.sliding_rope && config.sliding_rope->scaling.kind == RopeScalingKind::kDynamic);
   if (config.head_dim == 2 && dynamic) {
@@ -220,16 +245,22 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
 }
 
 Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path) {
-  TRY_ASSIGN(const Json root, parse_json_object(json, path, kMaxConfigBytes));
+  TRY_ASSIGN(Json root, parse_json_object(json, path, kMaxConfigBytes));
   if (root.contains("peft_type")) {
     return invalid_argument(path +
                             ": belongs to an adapter, not to a model; serve its base model with --adapter NAME=PATH");
   }
   TRY_ASSIGN(const Family* family, find_family(root, path));
   HfConfig result;
+  result.config.architecture = family->name;
+  if (is_wrapper(*family)) {
+    result.notes.push_back(text_alone_note(*family));
+    TRY_ASSIGN(InnerModel text, inner_model_of(root, *family, path));
+    root = std::move(text.config);
+    family = text.family;
+  }
   TRY(check_other_keys(root, *family, path, result.notes));
   ModelConfig& config = result.config;
-  config.architecture = family->name;
   TRY(read_shape(root, *family, config, path));
   TRY(read_flags(root, *family, config, path));
   TRY(read_rope(root, *family, config, path));

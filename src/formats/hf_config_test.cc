@@ -233,6 +233,110 @@ TEST(HfConfig, Olmo2HasItsNormsElsewhere) {
   EXPECT_EQ(norm_width(read(llama()), LayerNorm::kAttentionOut), 0);
 }
 
+TEST(HfConfig, Phi3TurnsPartsOfHeadsByFactorsForShortAndForLongTexts) {
+  const Json factors = {1.0, 1.5, 2.0};
+  const Json rope = {{"type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}};
+  const auto phi3 = [&](const Json& more) {
+    return with(of("Phi3ForCausalLM", {{"partial_rotary_factor", 0.75}, {"rope_scaling", rope}}), more);
+  };
+  const ModelConfig config = read(phi3({{"max_position_embeddings", 131072}}));
+  EXPECT_EQ(config.rotary_dim, 6);
+  EXPECT_EQ(config.rope_scaling.kind, RopeScalingKind::kLongRope);
+  EXPECT_EQ(config.rope_scaling.original_max_position, 4096) << "as its class has it";
+  EXPECT_EQ(positions_reached(config), 131072);
+  EXPECT_EQ(read(phi3({{"original_max_position_embeddings", 512}})).rope_scaling.original_max_position, 512);
+  EXPECT_EQ(config.sliding, (std::vector<int32_t>{0, 0, 0}));
+  EXPECT_EQ(read(phi3({{"sliding_window", 2047}})).sliding, (std::vector<int32_t>{2047, 2047, 2047}));
+  for (const char* old : {"su", "yarn"}) {
+    Json named = rope;
+    named["type"] = old;
+    EXPECT_EQ(read(phi3({{"rope_scaling", named}})).rope_scaling.kind, RopeScalingKind::kLongRope);
+  }
+  const auto with_rope = [&](const char* key, const Json& value) {
+    Json changed = rope;
+    changed[key] = value;
+    return phi3({{"rope_scaling", changed}});
+  };
+  for (const char* list : {"short_factor", "long_factor"}) {
+    for (const Json& value : {Json(), Json(1), Json("x"), Json::array(), Json{1, 1}, Json{1, 1, 0}, Json{1, 1, -1},
+                              Json{1, 1, "1"}, Json{1, 1, 1e300}, Json{1, 1, 1, 1}, Json{{"a", 1}}})
+      EXPECT_NE(refusal(with_rope(list, value)).find("factor"), std::string::npos) << value.dump();
+  }
+  for (const Json& value : {Json(0), Json(-1), Json("x"), Json(1e300)}) refusal(with_rope("attention_factor", value));
+  refusal(with_rope("factor", -2));
+  refusal(with_rope("short_mscale", 1.2));
+  refusal(phi3({{"original_max_position_embeddings", 1}}));
+  for (const Json& value : {Json(0), Json(-0.5), Json(1.25), Json("1"), Json(0.1), Json(0.4), Json(1e-300)})
+    refusal(of("Phi3ForCausalLM", {{"partial_rotary_factor", value}}));
+  EXPECT_EQ(read(of("Phi3ForCausalLM", {{"partial_rotary_factor", 1}})).rotary_dim, 0);
+}
+
+TEST(HfConfig, GlmTurnsHalfOfEachHeadAndMayHaveNormsBehind) {
+  const ModelConfig glm = read(of("GlmForCausalLM", {{"head_dim", 16}}));
+  EXPECT_EQ(glm.rotary_dim, 8);
+  EXPECT_TRUE(glm.qkv_bias);
+  EXPECT_FALSE(glm.o_bias);
+  EXPECT_FALSE(has_norm(glm, LayerNorm::kAttentionOut));
+  EXPECT_FALSE(read(of("GlmForCausalLM", {{"attention_bias", false}})).qkv_bias);
+  const ModelConfig glm4 = read(of("Glm4ForCausalLM", {{"head_dim", 16}, {"partial_rotary_factor", 0.25}}));
+  EXPECT_EQ(glm4.rotary_dim, 4);
+  for (const LayerNorm norm : {LayerNorm::kInput, LayerNorm::kAttentionOut, LayerNorm::kFfnInput, LayerNorm::kFfnOut})
+    EXPECT_TRUE(has_norm(glm4, norm));
+}
+
+TEST(HfConfig, Starcoder2HasCentredNormsAndNoGate) {
+  const ModelConfig config = read(of("Starcoder2ForCausalLM", {{"norm_epsilon", 1e-3}}));
+  EXPECT_TRUE(config.centred_norms && config.tied_head && config.qkv_bias && config.o_bias && config.mlp_bias);
+  EXPECT_FALSE(config.gated);
+  EXPECT_EQ(config.activation, Activation::kGeluTanh);
+  EXPECT_EQ(config.rms_eps, 1e-3);
+  EXPECT_EQ(config.sliding, (std::vector<int32_t>{0, 0, 0}));
+  EXPECT_FALSE(read(of("Starcoder2ForCausalLM", {{"use_bias", false}})).mlp_bias);
+  for (const Json& value : {Json(0), Json(-1), Json(2), Json("x")})
+    refusal(of("Starcoder2ForCausalLM", {{"norm_epsilon", value}}));
+  refusal(of("Starcoder2ForCausalLM", {{"hidden_act", "relu"}}));
+}
+
+TEST(HfConfig, WrappersHaveATextModelInside) {
+  Json text = llama();
+  text.erase("architectures");
+  text["model_type"] = "mistral";
+  text["sliding_window"] = nullptr;
+  const Json mistral3 = {{"architectures", {"Mistral3ForConditionalGeneration"}},
+                         {"text_config", text},
+                         {"vision_config", {{"model_type", "pixtral"}}},
+                         {"eos_token_id", 5}};
+  const auto parsed = parse_hf_config(mistral3.dump(), "config.json");
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  EXPECT_EQ(parsed->config.architecture, "mistral3");
+  EXPECT_EQ(parsed->config.eos, (std::vector<TokenId>{5}));
+  ASSERT_EQ(parsed->notes.size(), 1u);
+  EXPECT_NE(parsed->notes[0].find("images"), std::string::npos);
+  const auto inside = [&](const char* key, const Json& value) {
+    Json changed = mistral3;
+    changed["text_config"][key] = value;
+    return changed;
+  };
+  EXPECT_NE(refusal(inside("model_type", "ministral3")).find("ministral3"), std::string::npos);
+  refusal(inside("clip_qkv", 3));
+  refusal(inside("hidden_size", 0));
+  for (const Json& value : {Json(1), Json("x"), Json::array()}) refusal(with(mistral3, {{"text_config", value}}));
+  refusal(with(mistral3, {{"quantization_config", {{"quant_method", "awq"}}}}));
+  // All keys in one object, as files of Qwen have it.
+  const Json flat =
+      of("Qwen2_5_VLForConditionalGeneration", {{"vision_config", {{"depth", 2}}},
+                                                {"image_token_id", 9},
+                                                {"rope_scaling", {{"type", "mrope"}, {"mrope_section", {1, 1, 2}}}}});
+  const ModelConfig qwen = read(flat);
+  EXPECT_EQ(qwen.rope_scaling.kind, RopeScalingKind::kNone);
+  EXPECT_TRUE(qwen.qkv_bias);
+  refusal(with(llama(), {{"rope_scaling", {{"type", "mrope"}, {"mrope_section", {1, 1, 2}}}}}));
+  Json nested = {{"architectures", {"Qwen3VLForConditionalGeneration"}}, {"text_config", llama()}};
+  nested["text_config"]["model_type"] = "qwen3_vl_text";
+  nested["text_config"]["rope_scaling"] = {{"rope_type", "default"}, {"mrope_interleaved", true}};
+  EXPECT_TRUE(has_norm(read(nested), LayerNorm::kQ));
+}
+
 TEST(HfConfig, GemmaDefaultsAreThoseOfTheClass) {
   const ModelConfig gemma = read(of("GemmaForCausalLM", {{"hidden_act", "gelu"}}));
   EXPECT_TRUE(gemma.norm_plus_one && gemma.tied_head);

@@ -21,6 +21,7 @@ std::string expert_module(int layer, int expert, int part) {
 }
 
 const char* layer_matrix(const ModelConfig& config, int layer, size_t module) {
+  if (!config.gated && module == kLayerMatrices.size() - kSharedExpertMatrices.size()) return nullptr;
   constexpr size_t kFirst = kLayerMatrices.size() - kSharedExpertMatrices.size();
   if (module < kFirst || !has_experts(config, layer)) return kLayerMatrices[module];
   return config.experts.shared_width > 0 ? kSharedExpertMatrices[module - kFirst] : nullptr;
@@ -31,13 +32,13 @@ int64_t positions_reached(const ModelConfig& config) {
   switch (scaling.kind) {
     case RopeScalingKind::kNone:
     case RopeScalingKind::kLlama3:  // max_position counts its factor already
+    case RopeScalingKind::kLongRope:
       return config.max_position;
     case RopeScalingKind::kDynamic:
       return std::max(config.max_position, kMaxModelLen);
     case RopeScalingKind::kLinear:
     case RopeScalingKind::kYarn: {
-      const int64_t trained = scaling.original_max_position > 0 ? scaling.original_max_position : config.max_position;
-      const double stretched = static_cast<double>(trained) * scaling.factor;
+      const double stretched = static_cast<double>(original_position_of(config)) * scaling.factor;
       return std::max(config.max_position, static_cast<int64_t>(std::min(stretched, double{kMaxModelLen})));
     }
   }
@@ -85,6 +86,13 @@ int norm_width(const ModelConfig& config, LayerNorm norm) {
     default:
       return config.hidden;
   }
+}
+
+int rotary_dim_of(const ModelConfig& config) { return config.rotary_dim > 0 ? config.rotary_dim : config.head_dim; }
+
+int64_t original_position_of(const ModelConfig& config) {
+  const int64_t stated = config.rope_scaling.original_max_position;
+  return stated > 0 ? stated : config.max_position;
 }
 
 double attention_scale_of(const ModelConfig& config) {

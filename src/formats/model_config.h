@@ -25,19 +25,22 @@
 
 namespace loralei {
 
-enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic };
+enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic, kLongRope };
 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
-  double factor = 1.0;
-  int64_t original_max_position = 0;                               // 0: max_position of the model
+  double factor = 1.0;                // longrope, 0: as many times as max_position is above the original one
+  int64_t original_max_position = 0;  // 0: max_position of the model
   double low_freq_factor = 1.0, high_freq_factor = 4.0;            // llama3
   double beta_fast = 32.0, beta_slow = 1.0;                        // yarn
-  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
+  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn; the first of longrope, too
   bool truncate = true;                                            // yarn
   // Ready-made divisors (GGUF rope_freqs.weight): inv_freq[i] = theta^(-2i/d) /
-  // freq_factors[i]. Empty or [head_dim / 2]; kind is kNone then.
+  // freq_factors[i]. Empty or [rotary / 2]; kind is kNone then.
   std::vector<float> freq_factors;
+  // longrope, [rotary / 2]: divisors where no text is longer than the original length,
+  // and where texts may be.
+  std::vector<float> short_factors, long_factors;
 
   bool operator==(const RopeScaling&) const = default;
 };
@@ -119,5 +122,9 @@ void use_olmo2_norms(ModelConfig& config);   // behind blocks, and of all querie
 void use_gemma2_norms(ModelConfig& config);  // before and behind each block
 // The numbers of its weight; 0: there is none.
 int norm_width(const ModelConfig& config, LayerNorm norm);
+// How many numbers of each head are turned.
+int rotary_dim_of(const ModelConfig& config);
+// The text length that a model with scaled positions was trained with before.
+int64_t original_position_of(const ModelConfig& config);
 
 }  // namespace loralei

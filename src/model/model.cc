@@ -175,7 +175,7 @@ void Model::State::find_angles(const ModelBatch& batch, const RopeTable& table, 
   args.inv_freq = table.inv_freq.data();
   args.attention_scale = table.attention_scale;
   args.rows = static_cast<int32_t>(batch.tokens.size());
-  args.head_dim = config.head_dim;
+  args.head_dim = rotary_dim_of(config);
   args.angles = out;
   ops->rope_angles(context, args);
 }
@@ -190,7 +190,9 @@ void Model::State::norm_rows(const ModelBatch& batch, LayerNorm which, int layer
   }
   args.y_stride = args.x_stride;
   args.eps = static_cast<float>(config.rms_eps);
-  const float* const base = program.layers[static_cast<size_t>(layer)].norm[static_cast<size_t>(which)];
+  const LayerWeights& weights_of_layer = program.layers[static_cast<size_t>(layer)];
+  const float* const base = weights_of_layer.norm[static_cast<size_t>(which)];
+  args.bias = weights_of_layer.norm_bias[static_cast<size_t>(which)];
   for_each_run(static_cast<int32_t>(batch.tokens.size()), batch.overrides,
                [&](int32_t begin, int32_t count, const SavedTensors* saved) {
                  const float* const replaced = saved != nullptr ? saved->norm(which, layer) : nullptr;
@@ -282,6 +284,7 @@ void Model::State::turn(int32_t rows, int layer) {
   rotate.angles = has_sliding_rope(config, layer) ? sliding_angles : angles;
   rotate.rows = rows;
   rotate.head_dim = config.head_dim;
+  rotate.rotary_dim = config.rotary_dim;
   rotate.x = q;
   rotate.stride = q_width();
   rotate.heads = config.heads;
@@ -378,10 +381,17 @@ Status Model::State::gate_times_up(const ModelBatch& batch, int layer, const flo
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   static constexpr Module kInputs[] = {Module::kGate, Module::kUp};
   float* const outputs[] = {gate, up};
-  TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
+  static constexpr Module kUngated[] = {Module::kUp};
+  float* const ungated[] = {gate};
+  if (config.gated) {
+    TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
+  } else {
+    TRY(project(batch, layer, kUngated, input, config.hidden, ungated, false));
+  }
   SwigluArgs swiglu;
   swiglu.gate = gate;
-  swiglu.up = up;
+  swiglu.up = config.gated ? up : nullptr;
+  swiglu.activation = config.activation;
   swiglu.stride = config.ffn;
   swiglu.rows = rows;
   swiglu.dim = config.ffn;

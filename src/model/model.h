@@ -44,7 +44,7 @@ struct ModelLimits {
   int32_t logits_rows_max = 256;  // rows that want logits
   int32_t segments_max = 1024;
   int32_t rank_max = 256;
-  int64_t max_model_len = 0;  // fixes the factor of dynamic RoPE scaling; 0: the config's max_position
+  int64_t max_model_len = 0;  // fixes the factors of dynamic and long RoPE scaling; 0: the config's max_position
   KvTables kv_tables = {};    // in which the KV cache has the layers
 };
 
@@ -143,12 +143,14 @@ class Model {
   std::unique_ptr<State> state_;
 };
 
-// inv_freq [head_dim / 2] and the attention scale of a config (RoPE scaling: linear,
-// llama3, yarn, dynamic at max_model_len).
+// inv_freq [rotary_dim_of(config) / 2] and the attention scale of a config (RoPE scaling:
+// linear, llama3, yarn, dynamic and longrope at max_model_len).
 struct RopeTable {
   std::vector<float> inv_freq;
   float attention_scale = 1.0f;
 };
 RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len);
+// Longrope: whether all texts are turned by the factors for long ones.
+bool uses_long_factors(const ModelConfig& config, int64_t max_model_len);
 
 }  // namespace loralei

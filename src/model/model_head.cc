@@ -38,6 +38,7 @@ void Model::State::gather(const ModelBatch& batch, std::span<const int32_t> rows
                  args.x = args.y = at;
                  args.x_stride = args.y_stride = args.dim = config.hidden;
                  args.weight = own ? saved->final_norm : program.final_norm;
+                 args.bias = program.final_norm_bias;
                  args.rows = count;
                  args.eps = static_cast<float>(config.rms_eps);
                  ops->rms_norm(context, args);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <tuple>
 
 #include "ops/op_test_util.h"
@@ -41,6 +42,84 @@ TEST_P(Elementwise, RmsNormAgreesAndMayWorkInPlace) {
       }
       for (int64_t i = int64_t{vectors} * dim; i < stride; ++i)
         ASSERT_EQ(y[static_cast<size_t>(row * stride + i)], x[static_cast<size_t>(row * stride + i)]);
+    }
+  }
+}
+
+TEST_P(Elementwise, LayerNormCentresAndAddsItsBias) {
+  Prng prng(411);
+  for (const int32_t dim : {1, 5, 17, 64, 333, 2048}) {
+    const int32_t rows = 9;
+    const int64_t stride = dim + 3;
+    std::vector<float> x = random_floats(prng, rows * stride, 5.0f);
+    for (float& value : x) value += 40.0f;  // the mean is far from 0
+    const std::vector<float> weight = random_floats(prng, dim), bias = random_floats(prng, dim);
+    std::vector<float> y = x;
+    TestContext& context = fresh_context(table(), 3);
+    table().rms_norm(context.ctx, {.x = y.data(),
+                                   .x_stride = stride,
+                                   .y = y.data(),
+                                   .y_stride = stride,
+                                   .weight = weight.data(),
+                                   .bias = bias.data(),
+                                   .rows = rows,
+                                   .dim = dim,
+                                   .eps = 1e-5f});
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto at = [&](int64_t i) { return static_cast<double>(x[static_cast<size_t>(row * stride + i)]); };
+      double mean = 0, square = 0;
+      for (int64_t i = 0; i < dim; ++i) mean += at(i) / dim;
+      for (int64_t i = 0; i < dim; ++i) square += std::pow(at(i) - mean, 2) / dim;
+      for (int64_t i = 0; i < dim; ++i) {
+        const auto one = static_cast<size_t>(i);
+        const double expected = (at(i) - mean) / std::sqrt(square + 1e-5) * static_cast<double>(weight[one]) +
+                                static_cast<double>(bias[one]);
+        ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(row * stride + i)]), expected, 2e-4) << dim;
+      }
+      for (int64_t i = dim; i < stride; ++i)
+        ASSERT_EQ(y[static_cast<size_t>(row * stride + i)], x[static_cast<size_t>(row * stride + i)]);
+    }
+  }
+}
+
+TEST_P(Elementwise, RopeTurnsThePartOfAHeadAndLeavesTheRest) {
+  Prng prng(412);
+  const int32_t head_dim = 80, heads = 3, rows = 5;
+  const int64_t stride = int64_t{heads} * head_dim;
+  const std::vector<int32_t> positions = {0, 1, 77, 4095, 131071};
+  for (const int32_t turned : {2, 20, 64}) {
+    std::vector<float> inv_freq;
+    for (int32_t i = 0; i < turned / 2; ++i) inv_freq.push_back(static_cast<float>(std::pow(500.0, -2.0 * i / turned)));
+    const std::vector<float> x = random_floats(prng, rows * stride);
+    std::vector<float> whole = x, alone(static_cast<size_t>(rows * heads * turned));
+    for (int32_t vector = 0; vector < rows * heads; ++vector)
+      std::copy_n(x.begin() + vector * head_dim, turned, alone.begin() + vector * turned);
+    TestContext& context = fresh_context(table(), 2);
+    std::vector<float> angles(static_cast<size_t>(rows * turned));
+    table().rope_angles(context.ctx, {.positions = positions.data(),
+                                      .inv_freq = inv_freq.data(),
+                                      .rows = rows,
+                                      .head_dim = turned,
+                                      .angles = angles.data()});
+    table().rope(context.ctx, {.x = whole.data(),
+                               .stride = stride,
+                               .rows = rows,
+                               .heads = heads,
+                               .head_dim = head_dim,
+                               .rotary_dim = turned,
+                               .angles = angles.data()});
+    table().rope(context.ctx, {.x = alone.data(),
+                               .stride = int64_t{heads} * turned,
+                               .rows = rows,
+                               .heads = heads,
+                               .head_dim = turned,
+                               .angles = angles.data()});
+    for (int32_t vector = 0; vector < rows * heads; ++vector) {
+      for (int32_t i = 0; i < head_dim; ++i) {
+        const float expected = i < turned ? alone[static_cast<size_t>(vector * turned + i)]
+                                          : x[static_cast<size_t>(vector * head_dim + i)];
+        ASSERT_EQ(whole[static_cast<size_t>(vector * head_dim + i)], expected) << turned << " " << i;
+      }
     }
   }
 }

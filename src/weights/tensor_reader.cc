@@ -47,6 +47,7 @@ Result<TensorReader> TensorReader::open(const BaseModelFile& model) {
   reader.permuted_qk_ = model.permuted_qk;
   reader.heads_ = model.config.heads;
   reader.kv_heads_ = model.config.kv_heads;
+  reader.rotary_dim_ = rotary_dim_of(model.config);
   return reader;
 }
 
@@ -101,7 +102,7 @@ Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTar
   // (head, i, half).
   const auto source_row = [&](int64_t i) {
     i += first;
-    if (head_rows > 0) i = qk_row(i, head_rows);
+    if (head_rows > 0) i = qk_row(i, head_rows, rotary_dim_);
     return source + i * target.source_row_bytes + row_bytes(info.dtype, target.col_begin);
   };
   if (!tiles) {

@@ -6,8 +6,8 @@
 // Ownership: owns the open files; targets belong to the caller.
 // Failure: read errors name file and offset (io, corrupt). Conversion goes through f32
 // and is exact where the target holds the source's numbers. GGUF files of the llama
-// architecture hold the rows of q and k in interleaved-rope order; they are put in
-// half-split order here: row (head, half, i) of ours is row (head, i, half) of the file.
+// architecture and files of GLM hold the rows of q and k in interleaved-rope order; they
+// are put in half-split order here (qk_row).
 #pragma once
 
 #include <cstddef>
@@ -67,6 +67,7 @@ class TensorReader {
   bool permuted_qk_ = false;
   int32_t heads_ = 0;
   int32_t kv_heads_ = 0;
+  int32_t rotary_dim_ = 0;
 };
 
 }  // namespace loralei

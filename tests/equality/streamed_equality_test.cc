@@ -87,6 +87,9 @@ std::vector<Case> cases() {
                             "qwen3",
                             "granite",
                             "smollm3",
+                            "phi3",
+                            "glm4",
+                            "starcoder2",
                             "olmo2",
                             "olmo3",
                             "gemma",
@@ -104,10 +107,13 @@ std::vector<Case> cases() {
                             "gguf-llama-q5_1.gguf",
                             "gguf-llama-q4_k_m.gguf",
                             "gguf-qwen2-q5_k_m.gguf",
-                            "gguf-qwen3-q8_0.gguf"})
+                            "gguf-qwen3-q8_0.gguf",
+                            "gguf-phi3-q8_0.gguf",
+                            "gguf-glm-q8_0.gguf"})
     cases.push_back({model, StreamShrink::kOff});
-  for (const char* model : {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "olmo2",
-                            "olmo3", "gemma", "gemma2", "gemma3", "mixtral", "dtype-bf16", "dtype-f16"})
+  for (const char* model :
+       {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "olmo2", "olmo3", "gemma",
+        "gemma2", "gemma3", "phi3", "glm4", "starcoder2", "mixtral", "dtype-bf16", "dtype-f16"})
     cases.push_back({model, StreamShrink::kOn});
   return cases;
 }

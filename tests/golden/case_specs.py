@@ -11,8 +11,12 @@ INVOCATION = ADAPTER_SPECS["gqa-alora"]["alora_invocation_tokens"]
 def lengths_of(model):
     if model.startswith("rope-"):
         return (90,) if model in ("rope-llama3-new", "rope-yarn-factor", "rope-yarn-mscale") else (24, 90)
-    if "window" in model:
+    if "window" in model or model == "phi3":
         return (12, 40, 57)
+    if "-vl" in model or model in ("mistral3", "gemma3-vision"):
+        return (33,)
+    if model == "phi3-short":
+        return (8, 16)
     if model.startswith("dtype") or model == "sharded":
         return (33,)
     if "moe" in model or model == "mixtral":
@@ -85,6 +89,12 @@ def mixed_format_cases():
     yield "peft-on-q8_0", "gguf-llama-q8_0", [("gqa-all-r16", 1.0)], (34,), {}
     yield "gguf-lora-on-q8_0", "gguf-llama-q8_0", [("gguf-lora-f32", 1.0)], (34,), {}
     yield "gguf-lora-on-peft-base", "llama-gqa", [("gguf-lora-f16", 1.0)], (34,), {}
+    yield "gguf-lora-on-glm4", "glm4", [("gguf-lora-glm4", 1.0)], (34,), {}
+    yield "gguf-lora-on-phi3", "phi3", [("gguf-lora-phi3", 0.5)], (34,), {}
+    yield "gguf-lora-on-starcoder2", "starcoder2", [("gguf-lora-starcoder2", 1.0)], (34,), {}
+    yield "peft-on-gguf-glm", "gguf-glm-q8_0", [("glm-qk-bias", 1.0)], (34,), {}
+    yield "peft-on-gguf-phi3", "gguf-phi3-f16", [("phi3-qkv-bias", 1.0)], (34,), {}
+    yield "peft-on-gguf-starcoder2", "gguf-starcoder2-f16", [("starcoder2-all-r4", 1.0)], (34,), {}
     # norms by 1 + w, which PEFT files hold less one and GGUF files do not
     yield "peft-norms-on-gguf", "gguf-gemma2-f16", [("gemma2-save-norms", 1.0)], (34,), {}
     yield "gguf-norms-on-peft-base", "gemma2", [("gguf-lora-gemma2", 1.0)], (34,), {}

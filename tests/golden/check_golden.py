@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from common import GOLDEN
+from model_specs import LONGROPE
 from plain_files import Adapter, read_model
 from plain_model import Plain
 
@@ -41,6 +42,19 @@ MISTAKES = [
     ("granite.60", {"logits_scaling": 1}),
     ("gguf-granite-f16.40", {"residual_multiplier": 1}),
     ("olmo2.60", {"rms_norm_eps": 1e-2}),
+    ("phi3.40", {"sliding_window": 17}),
+    ("phi3.40", {"partial_rotary_factor": 1}),
+    ("phi3-long.60", {"rope": {"attention_factor": 1}}),
+    ("phi3-long.60", {"rope": {"original_max_position_embeddings": 128}}),
+    ("phi3-short.8", {"rope": {"short_factor": LONGROPE["long_factor"]}}),
+    ("gguf-phi3-q8_0.40", {"rope": {"rope_type": "default"}}),
+    ("glm.60", {"partial_rotary_factor": 1}),
+    ("glm4.60", {"partial_rotary_factor": 0.25}),
+    ("glm4.60", {"model_type": "llama"}),
+    ("gguf-glm4-f16.40", {"partial_rotary_factor": 1}),
+    ("gguf-glm-q8_0.40", {"model_type": "llama"}),
+    ("starcoder2.60", {"norm_epsilon": 1.0}),
+    ("starcoder2.60", {"sliding_window": None}),
     ("olmo3.60", {"rope": {"rope_type": "default"}}),
     ("olmo3.60", {"sliding_rope": {"rope_theta": 10000.0}}),
     ("olmo3.60", {"sliding_window": 15}),

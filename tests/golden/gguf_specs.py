@@ -3,8 +3,8 @@
 
 types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
 """
-from model_specs import (LLAMA3_ROPE, YARN, gemma, gemma2, gemma3, granite, llama, mixtral, olmo2, olmo3, qwen, qwen_moe,
-                         smollm3)
+from model_specs import (LLAMA3_ROPE, PHI4, YARN, gemma, gemma2, gemma3, glm, granite, llama, mixtral, olmo2, olmo3, phi3,
+                         qwen, qwen_moe, smollm3, starcoder2)
 
 
 def gguf(spec, types, **more):
@@ -44,6 +44,15 @@ GGUF_MODELS = {
                                     rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=4.0)),
                              {"": "Q8_0", "token_embd.weight": "F16"}),
     "gguf-smollm3-q8_0": gguf(smollm3(32, 4, 2, 64, layers=4), {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-phi3-q8_0": gguf(phi3(64, 4, 2, 96, **PHI4), {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-phi3-f16": gguf(phi3(32, 4, 2, 48, sliding_window=16, partial_rotary_factor=0.5), "F16"),  # what phi3-all-r4 fits
+    "gguf-glm-q8_0": gguf(glm("glm", 32, 4, 2, 64), {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-glm4-f16": gguf(glm("glm4", 32, 4, 2, 48), "F16"),  # what glm4-all-r4 fits
+    "gguf-starcoder2-f16": gguf(starcoder2(32, 4, 2, 48), "F16"),  # what starcoder2-mlp-r4 fits
+    # the text models inside of others, which llama.cpp calls by other names
+    "gguf-mistral3-f16": gguf(small(), "F16", arch="mistral3"),
+    "gguf-qwen2vl-f16": gguf(qwen("qwen2", 32, 4, 2, 48, layers=1), "F16", arch="qwen2vl"),
+    "gguf-qwen3vl-f16": gguf(qwen("qwen3", 32, 4, 2, 48, layers=1, head_dim=16), "F16", arch="qwen3vl"),
     "gguf-qwen3-moe-q8_0": gguf(qwen_moe("qwen3", 32, 4, 2, 64, 6, 2, 32, head_dim=16, norm_topk_prob=True),
                                 {"": "Q8_0", "token_embd.weight": "F16"}),
     "gguf-qwen2-moe-f16": gguf(qwen_moe("qwen2", 32, 4, 2, 48, 5, 3, 24, shared_expert_intermediate_size=40), "F16"),
@@ -63,5 +72,8 @@ GGUF_ADAPTERS = {
     "gguf-lora-olmo2": dict(base="gguf-olmo2-f16", source="olmo2-save-norms", type="F32"),
     "gguf-lora-gemma2": dict(base="gguf-gemma2-f16", source="gemma2-save-norms", type="F32"),
     "gguf-lora-granite": dict(base="gguf-granite-f16", source="granite-qk-r4", type="F32"),
+    "gguf-lora-phi3": dict(base="gguf-phi3-f16", source="phi3-all-r4", type="F32"),
+    "gguf-lora-glm4": dict(base="gguf-glm4-f16", source="glm4-all-r4", type="F32"),
+    "gguf-lora-starcoder2": dict(base="gguf-starcoder2-f16", source="starcoder2-mlp-r4", type="F32"),
     "gguf-lora-bf16": dict(base="gguf-qwen2-f16", source="qwen2-split", type="BF16"),
 }

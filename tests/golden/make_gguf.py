@@ -5,6 +5,7 @@ For architectures llama, granite and smollm3 the rows of q and k (and of their L
 because GGUF's rope of these turns neighbouring pairs; for qwen2 and qwen3 they are not.
 """
 import json
+import math
 import re
 
 import gguf
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from common import ADAPTERS, MODELS, generator, quiet
+from common import ADAPTERS, MODELS, fix_rope, generator, quiet
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from gguf_vocab import add_vocabulary
 from make_models import build_from, config_of, weight
@@ -39,24 +40,29 @@ NAMES |= {
 # Of models whose norms stand behind the blocks, too; olmo2 has no pre_feedforward_layernorm.
 NAMES_BEHIND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                 "post_feedforward_layernorm": "post_ffw_norm"}
-BEHIND = ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text")
-ARCHITECTURES = {"olmo3": "olmo2", "gemma3_text": "gemma3", "mixtral": "llama", "qwen2_moe": "qwen2moe",
-                 "qwen3_moe": "qwen3moe"}
+FUSED_NAMES = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+# What else single architectures have, or call so.
+MORE_NAMES = {kind: NAMES_BEHIND for kind in ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text")} | {
+    "phi3": FUSED_NAMES,
+    "glm4": FUSED_NAMES | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"},
+    "glm": FUSED_NAMES,
+    "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "model.norm.bias": "output_norm.bias"},
+}
+# general.architecture of a model_type, where they differ
+ARCHITECTURES = {"olmo3": "olmo2", "gemma3_text": "gemma3", "glm": "chatglm", "qwen2_vl": "qwen2vl",
+                 "qwen3_vl": "qwen3vl", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 
 
-def names_of(kind_of_model):
-    return NAMES | NAMES_BEHIND if kind_of_model in BEHIND else NAMES
+def names_of(model_type):
+    return NAMES | MORE_NAMES.get(model_type, {})
 
 
-def architecture_of(spec):
-    return ARCHITECTURES.get(spec["model_type"], spec["model_type"])
-
-
-def ggml_name(name, kind_of_model):
-    if name in NAMES:
-        return NAMES[name]
+def ggml_name(name, model_type):
+    names = names_of(model_type)
+    if name in names:
+        return names[name]
     layer, module, kind = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.(weight|bias)", name).groups()
-    return f"blk.{layer}.{names_of(kind_of_model)[module]}.{kind}"
+    return f"blk.{layer}.{names[module]}.{kind}"
 
 
 def stored_value(name, value, spec):
@@ -127,6 +133,19 @@ def rope_factors(spec):
     return (plain / scaled).numpy().astype(np.float32)
 
 
+def add_phi3(writer, spec, head_dim):
+    original = spec.get("original_max_position_embeddings", 4096)
+    writer.add_rope_dimension_count(int(head_dim * spec.get("partial_rotary_factor", 1)))
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_sliding_window(spec["sliding_window"] or 0)
+    if spec["rope_scaling"]:
+        scale = spec["max_position_embeddings"] / original
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+        for kind in ("long", "short"):
+            factors = np.array(spec["rope_scaling"][f"{kind}_factor"], dtype=np.float32)
+            writer.add_tensor(f"rope_factors_{kind}.weight", factors)
+
+
 def add_config(writer, name, spec):
     head_dim = spec.get("head_dim") or spec["hidden_size"] // spec["num_attention_heads"]
     writer.add_name(name)
@@ -136,7 +155,10 @@ def add_config(writer, name, spec):
     writer.add_feed_forward_length(spec["intermediate_size"])
     writer.add_head_count(spec["num_attention_heads"])
     writer.add_head_count_kv(spec["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(spec["rms_norm_eps"])
+    if spec["model_type"] == "starcoder2":
+        writer.add_layer_norm_eps(spec["norm_epsilon"])
+    else:
+        writer.add_layer_norm_rms_eps(spec["rms_norm_eps"])
     writer.add_rope_freq_base(spec["rope_theta"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     if spec["model_type"] == "llama":
@@ -145,6 +167,10 @@ def add_config(writer, name, spec):
     if "head_dim" in spec:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
+    if spec["model_type"] == "phi3":
+        add_phi3(writer, spec, head_dim)
+    if spec["model_type"] in ("glm", "glm4"):
+        writer.add_rope_dimension_count(int(head_dim * spec["partial_rotary_factor"]))
     if "moe_intermediate_size" in spec or "num_local_experts" in spec:
         writer.add_expert_count(spec.get("num_experts") or spec["num_local_experts"])
         writer.add_expert_used_count(spec["num_experts_per_tok"])
@@ -157,7 +183,7 @@ def add_config(writer, name, spec):
         writer.add_residual_scale(spec["residual_multiplier"])
         writer.add_attention_scale(spec["attention_multiplier"])
         writer.add_logit_scale(spec["logits_scaling"])
-    if spec.get("sliding_window") and spec["model_type"] in BEHIND:
+    if spec.get("sliding_window") and MORE_NAMES.get(spec["model_type"]) is NAMES_BEHIND:
         writer.add_sliding_window(spec["sliding_window"])
     if spec["model_type"] == "olmo3":
         writer.add_sliding_window_pattern([(i + 1) % 4 != 0 for i in range(spec["num_hidden_layers"])])
@@ -205,7 +231,8 @@ def stored_values(name, spec):
 def write_model(name):
     entry = GGUF_MODELS[name]
     spec, path = entry["spec"], MODELS / f"{name}.gguf"
-    writer = gguf.GGUFWriter(path, architecture_of(spec))
+    arch = entry.get("arch") or ARCHITECTURES.get(spec["model_type"], spec["model_type"])
+    writer = gguf.GGUFWriter(path, arch)
     if "alignment" in entry:
         writer.add_custom_alignment(entry["alignment"])
     add_config(writer, name, spec)
@@ -246,7 +273,8 @@ def reference_model(name):
             stored = stored[None] if key.endswith("shared_expert_gate.weight") else stored
         stored = stored - stored_value(key, 0, spec)
         parameter.copy_(torch.from_numpy(unpermute(stored, heads_of(spec, key)).copy()))
-    assert set(tensors) <= {"rope_freqs.weight"}, f"left over: {list(tensors)}"
+    assert set(tensors) <= {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}, f"left over: {list(tensors)}"
+    fix_rope(model, 0)
     return model.eval()
 
 

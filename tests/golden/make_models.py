@@ -5,8 +5,9 @@ import math
 import torch
 from safetensors.torch import save_file
 
-from common import MODELS, clean_folder, load_model, quiet, randn, round_embed_scale, round_to, write_json
-from model_specs import NEW_FORM, PLUS_ONE, SAME_WEIGHTS, SPECS, STACKED
+from common import (MODELS, clean_folder, load_model, model_class, quiet, randn, round_embed_scale, round_to,
+                    write_json)
+from model_specs import FLAT, NEW_FORM, PLUS_ONE, SAME_WEIGHTS, SPECS, STACKED
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -28,6 +29,8 @@ def weight(seed_name, key, shape, tied, plus_one=False):
         value = (0 if plus_one else 1) + randn((seed_name, key), shape, 0.2)
     elif key.endswith("bias"):
         value = randn((seed_name, key), shape, 0.3)
+    elif len(shape) < 2:
+        value = randn((seed_name, key), shape, 0.3)
     elif "embed_tokens" in key:
         value = randn((seed_name, key), shape, 0.4 if tied else 1.0)
     else:
@@ -45,9 +48,7 @@ def fill(model, seed_name):
 
 
 def build_from(spec):
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_config(config_of(spec), dtype=torch.float32).eval()
+    return model_class(spec["architectures"]).from_config(config_of(spec), dtype=torch.float32).eval()
 
 
 def build(name):
@@ -66,6 +67,9 @@ def save(name, model):
         save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors",
                   metadata={"format": "pt"})
     (folder / "generation_config.json").unlink(missing_ok=True)
+    if name in FLAT:
+        text = {k: v for k, v in spec["text_config"].items() if k != "model_type"}
+        spec = text | {k: v for k, v in spec.items() if k != "text_config"}
     if name not in NEW_FORM:
         (folder / "config.json").unlink()
         write_json(folder / "config.json", {

@@ -18,6 +18,11 @@ def frequencies(config, rope, head_dim, max_model_len):
     if kind == "linear":
         return inverse / factor, 1.0
     original = rope.get("original_max_position_embeddings")
+    if kind == "longrope":
+        length = config["max_position_embeddings"]
+        factor = factor or length / original
+        attention = rope.get("attention_factor") or math.sqrt(1 + math.log(factor) / math.log(original))
+        return inverse / rope["long_factor" if (max_model_len or length) > original else "short_factor"], attention
     if kind == "llama3":
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
         smooth = np.clip((original * inverse / (2 * math.pi) - low) / (high - low), 0, 1)
@@ -63,7 +68,7 @@ def window_of(config, layer):
         period = config.get("sliding_window_pattern", PERIODS.get(config["model_type"], 1))
         slides = types[layer] == "sliding_attention" if types else (layer + 1) % period != 0
         return config["sliding_window"] if slides else None
-    if config["model_type"] == "mistral":
+    if config["model_type"] in ("mistral", "phi3", "starcoder2"):
         return config.get("sliding_window")
     if config.get("use_sliding_window") and layer >= config["max_window_layers"]:
         return config["sliding_window"]
@@ -87,7 +92,8 @@ class Plain:
         """adapters: [(Adapter, scale)]"""
         self.config, self.weights, self.adapters = config, dict(weights), adapters
         self.head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        self.ropes = [frequencies(config, config[which], self.head_dim, max_model_len)
+        self.turned = int(self.head_dim * config.get("partial_rotary_factor", 1))
+        self.ropes = [frequencies(config, config[which], self.turned, max_model_len)
                       for which in ("rope", "sliding_rope")]
         self.activation = gelu_tanh if config.get("activation", config["model_type"]).startswith("gemma") else silu
         for adapter, _ in adapters:
@@ -125,6 +131,10 @@ class Plain:
         return x * self.config.get("embedding_multiplier", 1)
 
     def norm(self, x, name):
+        if name + ".bias" in self.weights:
+            x = x - x.mean(-1, keepdims=True)
+            scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["norm_epsilon"])
+            return x / scale * self.weights[name + ".weight"] + self.weights[name + ".bias"]
         scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["rms_norm_eps"])
         return x / scale * self.weights[name + ".weight"]
 
@@ -133,13 +143,18 @@ class Plain:
         return self.norm(x, name) if name + ".weight" in self.weights else x
 
     def rotate(self, x, layer):
-        """[tokens, heads, head_dim], halves turned against each other"""
+        """[tokens, heads, head_dim], halves of the first `turned` turned against each other"""
+        x, kept = x[..., :self.turned], x[..., self.turned:]
         two = self.config["model_type"] in ("olmo2", "olmo3", "gemma3", "gemma3_text")
         inverse, factor = self.ropes[two and window_of(self.config, layer) is not None]
         angle = np.arange(len(x))[:, None, None] * inverse
         cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
+        if self.config["model_type"] in ("glm", "glm4"):  # neighbours, not halves
+            left, right = x[..., 0::2], x[..., 1::2]
+            pairs = np.stack([left * cos - right * sin, right * cos + left * sin], -1).reshape(x.shape)
+            return np.concatenate([pairs, kept], -1)
         left, right = np.split(x, 2, -1)
-        return np.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
+        return np.concatenate([left * cos - right * sin, right * cos + left * sin, kept], -1)
 
     def attention(self, x, prefix, layer):
         tokens, heads, kv = len(x), self.config["num_attention_heads"], self.config["num_key_value_heads"]
@@ -160,6 +175,10 @@ class Plain:
         return self.linear(mixed.reshape(tokens, -1), f"{prefix}.o_proj")
 
     def mlp(self, x, prefix):
+        if f"{prefix}.c_fc.weight" in self.weights:
+            y = self.linear(x, f"{prefix}.c_fc")
+            y = y / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)))
+            return self.linear(y, f"{prefix}.c_proj")
         gate = self.linear(x, f"{prefix}.gate_proj")
         return self.linear(self.activation(gate) * self.linear(x, f"{prefix}.up_proj"), f"{prefix}.down_proj")
 
@@ -198,6 +217,12 @@ class Plain:
                 x = x + self.norm(y, f"{prefix}.post_attention_layernorm")
                 y = self.mlp(self.normed(x, before[1]), f"{prefix}.mlp")
                 x = x + self.norm(y, f"{prefix}.post_feedforward_layernorm")
+                continue
+            if self.config["model_type"] == "glm4":
+                y = self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
+                x = x + self.norm(y, f"{prefix}.post_self_attn_layernorm")
+                y = self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
+                x = x + self.norm(y, f"{prefix}.post_mlp_layernorm")
                 continue
             x = x + part * self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
             x = x + part * self.mlp_or_experts(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <numeric>
 
 #include "base/limits.h"
 #include "ops/lora_factors.h"
@@ -258,9 +259,14 @@ void ref_rms_norm(OpContext& ctx, const RmsNormArgs& args) {
     for (int32_t v = 0; v < args.vectors; ++v) {
       const float* x = args.x + row * args.x_stride + int64_t{v} * args.dim;
       float* y = args.y + row * args.y_stride + int64_t{v} * args.dim;
-      const double inverse = 1.0 / std::sqrt(dot(x, x, args.dim) / args.dim + static_cast<double>(args.eps));
+      double mean = 0, square = 0;  // RMS norm: of what is not centred
+      if (args.bias != nullptr) mean = std::accumulate(x, x + args.dim, 0.0) / args.dim;
+      for (int32_t i = 0; i < args.dim; ++i) square += std::pow(static_cast<double>(x[i]) - mean, 2);
+      const double inverse = 1.0 / std::sqrt(square / args.dim + static_cast<double>(args.eps));
       for (int32_t i = 0; i < args.dim; ++i) {
-        y[i] = static_cast<float>(static_cast<double>(x[i]) * inverse * static_cast<double>(args.weight[i]));
+        const double bias = args.bias != nullptr ? static_cast<double>(args.bias[i]) : 0;
+        y[i] = static_cast<float>((static_cast<double>(x[i]) - mean) * inverse * static_cast<double>(args.weight[i]) +
+                                  bias);
       }
     }
   }
@@ -283,12 +289,12 @@ void ref_rope_angles(OpContext& ctx, const RopeAnglesArgs& args) {
 void ref_rope(OpContext& ctx, const RopeArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
-  const int32_t half = args.head_dim / 2;
+  const int32_t turned = args.rotary_dim > 0 ? args.rotary_dim : args.head_dim, half = turned / 2;
   for (int32_t row = 0; row < args.rows; ++row) {
     for (int32_t head = 0; head < args.heads; ++head) {
       float* x = args.x + row * args.stride + int64_t{head} * args.head_dim;
       for (int32_t i = 0; i < half; ++i) {
-        const float* const at = args.angles + int64_t{row} * args.head_dim + i;
+        const float* const at = args.angles + int64_t{row} * turned + i;
         const double c = static_cast<double>(at[0]), s = static_cast<double>(at[half]);
         const double x1 = static_cast<double>(x[i]), x2 = static_cast<double>(x[i + half]);
         x[i] = static_cast<float>(x1 * c - x2 * s);
