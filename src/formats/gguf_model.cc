@@ -196,6 +196,7 @@ class ConfigReader {
 
   // What tensors with the factors of longrope (base_model.cc) do not say.
   Status read_long_rope() {
+    if (file_.index.find("rope_factors_long.weight") == nullptr) return {};
     RopeScaling& scaling = config_.rope_scaling;
     TRY_ASSIGN(const auto original, file_.integer(key("rope.scaling.original_context_length"), 1, kMaxPosition));
     TRY_ASSIGN(const auto attention, file_.real(key("rope.scaling.attn_factor")));

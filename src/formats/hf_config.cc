@@ -217,6 +217,7 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
                        " is odd, so rotary embedding is not defined");
   }
   TRY(check_rope(config, path));
+  if (config.sliding_rope) TRY(check_rope(with_sliding_rope(config), path));
   const bool dynamic = config.rope_scaling.kind == RopeScalingKind::kDynamic ||
                        (config.sliding_rope && config.sliding_rope->scaling.kind == RopeScalingKind::kDynamic);
   if (config.head_dim == 2 && dynamic) {

@@ -435,6 +435,14 @@ TEST(HfConfig, LayersWithAWindowMayHaveARopeOfTheirOwn) {
                            Json{{"chunked_attention", {{"rope_type", "default"}}}}})
     refusal(of("Gemma3ForCausalLM", {{"rope_parameters", rope}}));
   refusal(of("Gemma3ForCausalLM", {{"rope_scaling", both}}));
+  for (const char* kind : {"full_attention", "sliding_attention"}) {
+    const Json factors = {1.0, 2.0};  // too few
+    refusal(of("Gemma3ForCausalLM",
+               {{"rope_parameters",
+                 {{kind, {{"rope_type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}}}}}}));
+    refusal(of("Gemma3ForCausalLM",
+               {{"rope_parameters", {{kind, {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}}}}));
+  }
   refusal(of("Gemma3ForCausalLM", {{"rope_scaling", 4}}));
 }
 

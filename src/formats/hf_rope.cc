@@ -167,13 +167,15 @@ Status read_two_ropes(const Json& root, const Family& family, ModelConfig& confi
       if (rope.is_null()) continue;
       if (!rope.is_object())
         return corrupt(path + ": \"" + name + "\" must be an object, but it is " + json_brief(rope));
-      TRY(read_rope_object(rope, full ? config : sliding, path));
+      TRY(read_rope_object(rope, family, full ? config : sliding, path));
+      TRY(read_rotary(root, &rope, family, full ? config : sliding, path));
     }
   }
   if (const Json* const rope = json_find(root, "rope_scaling")) {
     if (!rope->is_object())
       return corrupt(path + ": \"rope_scaling\" must be an object, but it is " + json_brief(*rope));
-    TRY(read_rope_object(*rope, config, path));
+    TRY(read_rope_object(*rope, family, config, path));
+    TRY(read_rotary(root, rope, family, config, path));
   }
   LayerRope of_sliding{sliding.rope_theta, std::move(sliding.rope_scaling)};
   if (!(of_sliding == LayerRope{config.rope_theta, config.rope_scaling})) config.sliding_rope = std::move(of_sliding);

@@ -51,6 +51,8 @@ SPECS = {
     "gemma3-vision-r4": lora("gemma3-vision", r".*language_model.*\.(q_proj|gate_proj)", 4, 8),
     "qwen2-vl-r4": lora("qwen2-vl", r".*language_model.*\.(k_proj|o_proj|up_proj)", 4, 8, alpha_pattern={
         r"model\.language_model\.layers\.1\.self_attn\.k_proj": 20}),
+    "qwen2_5-vl-r4": lora("qwen2_5-vl", r".*language_model.*\.(q_proj|v_proj|gate_proj)", 4, 8),
+    "qwen3-vl-r4": lora("qwen3-vl", r".*language_model.*\.(q_proj|v_proj|down_proj)", 4, 8),
     "olmo3-all-r4": lora("olmo3", "all-linear", 4, 8),
     "gemma-tokens": lora("gemma", ["q_proj"], 4, 8, trainable_token_indices=[3, 7, 40, 95]),
     "gemma-save-embed": lora("gemma", ["down_proj"], 4, 8, modules_to_save=["embed_tokens"]),

@@ -20,11 +20,12 @@ LORALEI_INLINE float sum_of(const float* x, int32_t dim, Step&& step) {
 
 // As args.h says of a norm with a bias.
 void layer_norm_vector(const float* x, const float* weight, const float* bias, float* y, int32_t dim, float eps) {
-  const float mean = sum_of(x, dim, [](F sum, F value, int) { return add(sum, value); }) / static_cast<float>(dim);
+  const float mean = sum_of(x, dim, [&](F sum, F value, int) LORALEI_INLINE_LAMBDA { return add(sum, value); }) /
+                     static_cast<float>(dim);
   const F middle = set1(mean);
   alignas(64) float means[kLanes];
   store(means, middle);
-  const float square = sum_of(x, dim, [&](F sum, F value, int lanes) {
+  const float square = sum_of(x, dim, [&](F sum, F value, int lanes) LORALEI_INLINE_LAMBDA {
     const F apart = sub(value, lanes == kLanes ? middle : load_n(means, lanes));  // 0 beyond the last
     return fma(apart, apart, sum);
   });
@@ -37,7 +38,8 @@ void layer_norm_vector(const float* x, const float* weight, const float* bias, f
 }
 
 LORALEI_INLINE void rms_norm_vector(const float* x, const float* weight, float* y, int32_t dim, float eps) {
-  const float square = sum_of(x, dim, [](F sum, F value, int) { return fma(value, value, sum); });
+  const float square =
+      sum_of(x, dim, [&](F sum, F value, int) LORALEI_INLINE_LAMBDA { return fma(value, value, sum); });
   const F inverse = set1(1.0f / std::sqrt(square / static_cast<float>(dim) + eps));
   int32_t i = 0;
   for (; i + kLanes <= dim; i += kLanes) store(y + i, mul(mul(load(x + i), inverse), load(weight + i)));
