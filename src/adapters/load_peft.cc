@@ -243,7 +243,8 @@ class PeftPlanner {
   }
 
   Status plan_saved_tensor(const ModuleRef& ref, const TensorInfo& tensor) {
-    TRY_ASSIGN(const bool norm, plan_norm(config_, ref, tensor, path_, plan_));
+    const float plus = config_.norm_plus_one ? 1.0f : 0.0f;
+    TRY_ASSIGN(const bool norm, plan_norm(config_, ref, tensor, plus, path_, plan_));
     if (norm) return {};
     ++plan_.modules[module_name(ref)];
     SavedMatrix& matrix = ref.site == Site::kEmbed ? plan_.embed : plan_.head;

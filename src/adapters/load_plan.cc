@@ -78,7 +78,7 @@ Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>&
   return offset;
 }
 
-Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
+Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor, float plus,
                        const std::string& path, LoadPlan& plan) {
   const bool of_layer = module.site == Site::kLayerNorm;
   if (!of_layer && module.site != Site::kFinalNorm) return false;
@@ -86,6 +86,7 @@ Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const
   const int64_t size = of_layer ? norm_width(config, module.norm) : config.hidden;
   if (is_quantised(tensor.dtype)) return corrupt(path + ": " + tensor_text(tensor) + " is a norm, and quantised");
   TRY_ASSIGN(const int64_t offset, plan_whole(tensor, {size}, DType::kF32, plan.layer_of(module), path, plan));
+  plan.placements.back().plus = plus;
   if (list == nullptr) {
     plan.final_norm = offset;
   } else {

@@ -37,6 +37,7 @@ struct Placement {
   int64_t offset = 0;
   int64_t scale_offset = -1;       // where the scales of int8 factors go (`to` is f32 then); absent: plain numbers
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
+  float plus = 0;                  // added to each number (`to` is f32 then)
 };
 
 struct PairPlan {
@@ -111,9 +112,9 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
 Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to, int32_t layer,
                            const std::string& path, LoadPlan& plan);
 
-// The vector of a norm, which takes the place of the base's. False: `module` is no norm
-// of this base, nothing is planned.
-Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
+// The vector of a norm, which takes the place of the base's, with `plus` added to each
+// number. False: `module` is no norm of this base, nothing is planned.
+Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor, float plus,
                        const std::string& path, LoadPlan& plan);
 
 // What an adapter says of the base it was made for (made_for.h), for whoever loads it.

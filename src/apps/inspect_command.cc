@@ -72,7 +72,7 @@ std::string rope_text(const ModelConfig& config) {
   if (config.rope_scaling.kind == RopeScalingKind::kLongRope)
     return text + " beyond " + std::to_string(original_position_of(config)) + " tokens";
   if (config.rope_scaling.kind != RopeScalingKind::kNone) text += " by " + std::to_string(config.rope_scaling.factor);
-  return text;
+  return config.sliding_rope ? text + "; with a window: " + rope_text(with_sliding_rope(config)) : text;
 }
 
 std::string positions_text(const ModelConfig& config) {

@@ -53,6 +53,15 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
   const RopeTable rope = make_rope_table(config, max_model_len);
   add(rope.attention_scale);
   add_all(rope.inv_freq);
+  // What models had not before: the others keep their files.
+  if (config.attention_cap != 0) add(config.attention_cap);
+  if (config.norm_plus_one) add(config.norm_plus_one);
+  if (config.activation != Activation::kSilu) add(config.activation);
+  if (config.sliding_rope) {
+    const RopeTable sliding = make_rope_table(with_sliding_rope(config), max_model_len);
+    add(sliding.attention_scale);
+    add_all(sliding.inv_freq);
+  }
   return sum.finish();
 }
 

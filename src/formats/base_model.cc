@@ -98,6 +98,9 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
   TRY(check_tensors(model.config, weights.foreign, model.index, model.notes, path));
   if (const TensorInfo* weight = model.index.find("model.layers.0.self_attn.q_proj.weight"))
     model.config.dtype = weight->dtype;
+  for (TensorInfo& tensor : model.index.tensors) {
+    if (model.config.norm_plus_one && tensor.shape.size() == 1 && tensor.name.ends_with("norm.weight")) tensor.plus = 1;
+  }
   return model;
 }
 

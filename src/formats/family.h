@@ -28,10 +28,10 @@ struct Family {
   const char* name = "";        // model_type there, and ModelConfig::architecture
 
   int64_t max_position = 2048;
-  int64_t kv_heads = 0;         // when the key is absent; 0: as many as heads
-  int64_t head_dim = 0;         // when the key is absent; 0: hidden / heads
-  bool attention_bias = false;  // obeys "attention_bias" (q, k, v and o)
-  bool attention_bias_default = false;
+  int64_t kv_heads = 0;                       // when the key is absent; 0: as many as heads
+  int64_t head_dim = 0;                       // when the key is absent; 0: hidden / heads
+  bool attention_bias = false;                // obeys "attention_bias" (q, k, v and o)
+  bool attention_bias_default = false;        // when the key is absent
   bool o_bias = true;                         // o obeys "attention_bias" as q, k and v do
   bool mlp_bias = false;                      // obeys "mlp_bias"
   bool qkv_bias = false;                      // always has biases on q, k and v
@@ -42,10 +42,17 @@ struct Family {
   std::string_view activation_key = "hidden_act";
   bool gelu_by_tanh = false;    // "gelu" means gelu_pytorch_tanh
   double rope_theta = 10000.0;  // when the key is absent
+  // Above 0: layers with a window are turned by themselves, without a scaling unless
+  // "rope_parameters" says one, and with this theta when the key is absent.
+  double sliding_theta = 0;
+  std::string_view sliding_theta_key = "rope_theta";
   // "sliding_window" counts by itself (default 4096); otherwise only with
   // "use_sliding_window".
   bool window_always = false;
   int64_t window = 4096;  // when the key is absent; 0: none
+  // Above 0: of so many layers the last has no window and the others have one, unless
+  // "layer_types" says otherwise.
+  int window_period = 0;
   // Of "partial_rotary_factor" when the key is absent; 0: the class turns whole heads.
   double rotary_factor = 0;
   // A text model inside of one that reads images (wrapped_model.h): what "model_type" of

@@ -119,13 +119,14 @@ TEST(WrappedModel, TensorsOfTheTextModelStandAlone) {
 // Of a model as it lies on disk: what adapters and weights read of it.
 TEST(WrappedModel, OpensAsItsTextModel) {
   const std::string models = std::string(LORALEI_SOURCE_DIR) + "/tests/golden/models/";
-  for (const char* name : {"mistral3", "qwen2-vl", "qwen3-vl"}) {
+  for (const char* name : {"mistral3", "qwen2-vl", "qwen3-vl", "qwen2_5-vl", "gemma3-vision"}) {
     const auto model = open_base_model(models + name);
     ASSERT_TRUE(model.ok()) << model.error().message;
     ASSERT_EQ(model->notes.size(), 2u) << name;
     EXPECT_NE(model->notes[0].find("images"), std::string::npos);
     EXPECT_NE(model->notes[1].find("Ignored"), std::string::npos);
-    EXPECT_EQ(model->config.tied_head, std::string_view(name) == "qwen3-vl");
+    const bool tied = std::string_view(name) == "qwen3-vl" || std::string_view(name) == "gemma3-vision";
+    EXPECT_EQ(model->config.tied_head, tied) << name;
   }
   const auto gguf = open_base_model(models + "gguf-qwen3vl-f16.gguf");
   ASSERT_TRUE(gguf.ok()) << gguf.error().message;

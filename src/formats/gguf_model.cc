@@ -181,6 +181,7 @@ class ConfigReader {
 
   // What tensors with the factors of longrope (base_model.cc) do not say.
   Status read_long_rope() {
+    if (file_.index.find("rope_factors_long.weight") == nullptr) return {};
     RopeScaling& scaling = config_.rope_scaling;
     TRY_ASSIGN(const auto original, file_.integer(key("rope.scaling.original_context_length"), 1, kMaxPosition));
     TRY_ASSIGN(const auto attention, file_.real(key("rope.scaling.attn_factor")));
@@ -193,6 +194,8 @@ class ConfigReader {
 
   Status read_window() {
     config_.sliding.assign(static_cast<size_t>(config_.layers), 0);
+    const auto& own = family_->gguf_keys;
+    if (std::find(own.begin(), own.end(), "attention.sliding_window") != own.end()) return {};
     TRY_ASSIGN(const auto window, file_.integer(key("attention.sliding_window"), 0, int64_t{1} << 30));
     if (window.value_or(0) == 0) return {};
     if (file_.find(key("attention.sliding_window_pattern"))) {

@@ -42,6 +42,17 @@ Result<int> need_int(const Json& root, const char* key, int64_t high, const std:
   return static_cast<int>(*value);
 }
 
+// Of so many layers the last is full; the key counts where the family has it.
+Result<int64_t> window_period(const Json& root, const Family& family, const std::string& path) {
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    const auto& own = family.config_keys;
+    if (std::find(own.begin(), own.end(), key) == own.end()) continue;
+    TRY_ASSIGN(const auto period, json_int(root, key, 1, kMaxLayers, path));
+    if (period) return *period;
+  }
+  return family.window_period;
+}
+
 Status read_windows(const Json& root, const Family& family, ModelConfig& config, const std::string& path) {
   config.sliding.assign(static_cast<size_t>(config.layers), 0);
   TRY_ASSIGN(const auto stated, json_int(root, "sliding_window", 1, kMaxPosition, path));
@@ -51,7 +62,9 @@ Status read_windows(const Json& root, const Family& family, ModelConfig& config,
   if (llama && stated) return refused_value(path, "sliding_window", root["sliding_window"], "Llama has none");
   // 0: no window. The classes that have one default to 4096; a null switches it off.
   int64_t window = llama ? 0 : root.contains("sliding_window") ? stated.value_or(0) : family.window;
-  if (!family.window_always && !use.value_or(false)) window = 0;
+  const bool by_period = family.window_period > 0;
+  if (!family.window_always && !by_period && !use.value_or(false)) window = 0;
+  TRY_ASSIGN(const int64_t period, window_period(root, family, path));
   const Json* types = json_find(root, "layer_types");
   if (types) {
     if (!types->is_array() || types->size() != static_cast<size_t>(config.layers)) {
@@ -60,7 +73,8 @@ Status read_windows(const Json& root, const Family& family, ModelConfig& config,
     }
   }
   for (int layer = 0; layer < config.layers; ++layer) {
-    bool sliding = window > 0 && (family.window_always || layer >= from_layer.value_or(28));
+    bool sliding = by_period ? (layer + 1) % period != 0
+                             : window > 0 && (family.window_always || layer >= from_layer.value_or(28));
     if (types) {
       const Json& type = (*types)[static_cast<size_t>(layer)];
       const bool full = type == "full_attention";
@@ -71,10 +85,10 @@ Status read_windows(const Json& root, const Family& family, ModelConfig& config,
       if (family.window_always && full == sliding) {
         return unsupported(path + ": \"layer_types\" contradicts \"sliding_window\" in layer " + std::to_string(layer));
       }
-      if (!full && window == 0)
-        return corrupt(path + ": \"layer_types\" asks for sliding attention, but there is no window size in effect");
       sliding = !full;
     }
+    if (sliding && window == 0)
+      return corrupt(path + ": \"layer_types\" asks for sliding attention, but there is no window size in effect");
     if (sliding) config.sliding[static_cast<size_t>(layer)] = static_cast<int32_t>(window);
   }
   return {};
@@ -202,7 +216,10 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
                        " is odd, so rotary embedding is not defined");
   }
   TRY(check_rope(config, path));
-  if (config.head_dim == 2 && config.rope_scaling.kind == RopeScalingKind::kDynamic) {
+  if (config.sliding_rope) TRY(check_rope(with_sliding_rope(config), path));
+  const bool dynamic = config.rope_scaling.kind == RopeScalingKind::kDynamic ||
+                       (config.sliding_rope && config.sliding_rope->scaling.kind == RopeScalingKind::kDynamic);
+  if (config.head_dim == 2 && dynamic) {
     return unsupported(
         path + ": the rope type \"dynamic\" is not defined for head_dim 2; its exponent is head_dim / (head_dim - 2)");
   }
@@ -216,6 +233,11 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
     if (!(scale >= 1e-6 && scale <= 1e6))
       return corrupt(path + ": a multiplier of the model must lie between 1e-6 and 1e6, but one is " +
                      std::to_string(scale));
+  }
+  for (const double cap : {config.attention_cap, config.logits_cap}) {
+    if (cap != 0 && !(cap >= 1e-3 && cap <= 1e6))
+      return corrupt(path + ": a cap of scores or logits must lie between 1e-3 and 1e6, but one is " +
+                     std::to_string(cap));
   }
   CHECK(config.sliding.size() == static_cast<size_t>(config.layers));
   CHECK(config.unturned.empty() || config.unturned.size() == static_cast<size_t>(config.layers));

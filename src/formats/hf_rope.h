@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rotary embedding in a config.json: "rope_theta", "rope_scaling" (old form) and
-// "rope_parameters" (new form).
+// "rope_parameters" (new form). Where a family turns layers with a window by themselves,
+// "rope_scaling" is that of the others, and "rope_parameters" has an object for each.
 //
 // Pure functions, any thread. Keys that a scaling does not know are refused.
 #pragma once

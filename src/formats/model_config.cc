@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/limits.h"
 
@@ -40,6 +41,22 @@ void use_olmo2_norms(ModelConfig& config) {
   config.norm_names = {"", "post_attention_layernorm", "", "post_feedforward_layernorm", "", ""};
   use_qk_norms(config);
   config.whole_qk_norm = true;
+}
+
+void use_gemma2_norms(ModelConfig& config) {
+  config.norm_names = {
+      "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", "", ""};
+}
+
+bool has_sliding_rope(const ModelConfig& config, int layer) {
+  return config.sliding_rope && config.sliding[static_cast<size_t>(layer)] > 0;
+}
+
+ModelConfig with_sliding_rope(ModelConfig config) {
+  LayerRope rope = *std::exchange(config.sliding_rope, std::nullopt);
+  config.rope_theta = rope.theta;
+  config.rope_scaling = std::move(rope.scaling);
+  return config;
 }
 
 int norm_width(const ModelConfig& config, LayerNorm norm) {

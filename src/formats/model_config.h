@@ -40,11 +40,15 @@ struct RopeScaling {
   // longrope, [rotary / 2]: divisors where no text is longer than the original length,
   // and where texts may be.
   std::vector<float> short_factors, long_factors;
+
+  bool operator==(const RopeScaling&) const = default;
 };
 
 struct LayerRope {
   double theta = 10000.0;
   RopeScaling scaling;
+
+  bool operator==(const LayerRope&) const = default;
 };
 
 struct ModelConfig {
@@ -62,7 +66,9 @@ struct ModelConfig {
   // [LayerNorm] their names inside of a layer; empty: the model has none of it.
   std::array<std::string_view, kLayerNorms> norm_names = {
       "input_layernorm", "", "post_attention_layernorm", "", "", ""};
-  bool norm_plus_one = false;    // a norm multiplies with 1 + what the file holds
+  // Norms multiply with 1 + what files of Hugging Face and PEFT hold; GGUF files hold the
+  // sums, and so does all code behind the readers.
+  bool norm_plus_one = false;
   bool centred_norms = false;    // LayerNorm with biases, not RMS norm
   bool whole_qk_norm = false;    // over all heads of a row, not each of them
   std::vector<int32_t> sliding;  // [layers] attention window in tokens, 0 = full attention
@@ -90,9 +96,14 @@ inline constexpr std::array<const char*, 7> kLayerMatrices = {
 // scaling goes as far as any length.
 int64_t positions_reached(const ModelConfig& config);
 double attention_scale_of(const ModelConfig& config);
+// A layer with a window whose rope is config.sliding_rope.
+bool has_sliding_rope(const ModelConfig& config, int layer);
+// All layers turned as those are; config.sliding_rope is there, and not in the result.
+ModelConfig with_sliding_rope(ModelConfig config);
 bool has_norm(const ModelConfig& config, LayerNorm norm);
-void use_qk_norms(ModelConfig& config);     // of each head
-void use_olmo2_norms(ModelConfig& config);  // behind blocks, and of all queries and keys of a row
+void use_qk_norms(ModelConfig& config);      // of each head
+void use_olmo2_norms(ModelConfig& config);   // behind blocks, and of all queries and keys of a row
+void use_gemma2_norms(ModelConfig& config);  // before and behind each block
 // The numbers of its weight; 0: there is none.
 int norm_width(const ModelConfig& config, LayerNorm norm);
 // How many numbers of each head are turned.

@@ -28,6 +28,7 @@ struct TensorInfo {
   int64_t bytes = 0;
   bool crossed = false;  // the file holds it transposed, [shape[1], shape[0]]: adapters alone do
   bool f64 = false;  // the file's numbers are f64, and whoever reads them makes f32 (dtype) of them: adapters alone do
+  float plus = 0;    // what whoever reads a vector adds to each of its numbers (ModelConfig::norm_plus_one)
 };
 
 struct TensorIndex {

@@ -33,7 +33,8 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
   const int64_t kv_width = int64_t{config.kv_heads} * config.head_dim;
   ScratchSizes sizes;
   sizes.floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width) +
-                 2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) + padded(rows * config.head_dim);
+                 2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) +
+                 (config.sliding_rope ? 2 : 1) * padded(rows * config.head_dim);
   sizes.part_logits = padded(part_logits_of(shard, config.vocab, limits.logits_rows_max));
   sizes.floats += sizes.part_logits;
   OpLimits op_limits;
@@ -74,6 +75,7 @@ Status Model::State::allocate() {
   gate = take(rows * config.ffn);
   up = take(rows * config.ffn);
   angles = take(rows * config.head_dim);
+  if (config.sliding_rope) sliding_angles = take(rows * config.head_dim);
   part_logits = take(sizes.part_logits);
   context.scratch = {reinterpret_cast<std::byte*>(next), static_cast<size_t>(scratch)};
   head_segments.reserve(static_cast<size_t>(limits.segments_max));
@@ -137,14 +139,14 @@ void Model::State::embed_lora(const ModelBatch& batch) {
   ops->lora_embed(context, lora);
 }
 
-void Model::State::find_angles(const ModelBatch& batch) {
+void Model::State::find_angles(const ModelBatch& batch, const RopeTable& table, float* out) {
   RopeAnglesArgs args;
   args.positions = batch.positions.data();
-  args.inv_freq = rope.inv_freq.data();
-  args.attention_scale = rope.attention_scale;
+  args.inv_freq = table.inv_freq.data();
+  args.attention_scale = table.attention_scale;
   args.rows = static_cast<int32_t>(batch.tokens.size());
   args.head_dim = rotary_dim_of(config);
-  args.angles = angles;
+  args.angles = out;
   ops->rope_angles(context, args);
 }
 
@@ -247,9 +249,9 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
   return {};
 }
 
-void Model::State::turn(int32_t rows) {
+void Model::State::turn(int32_t rows, int layer) {
   RopeArgs rotate;
-  rotate.angles = angles;
+  rotate.angles = has_sliding_rope(config, layer) ? sliding_angles : angles;
   rotate.rows = rows;
   rotate.head_dim = config.head_dim;
   rotate.rotary_dim = config.rotary_dim;
@@ -271,7 +273,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
   if (has_norm(config, LayerNorm::kQ)) norm_rows(batch, LayerNorm::kQ, layer, q, q);
   if (has_norm(config, LayerNorm::kK)) norm_rows(batch, LayerNorm::kK, layer, k, k);
-  if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows);
+  if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows, layer);
 
   KvStoreArgs store;
   store.k = k;
@@ -290,6 +292,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   attend.heads = config.heads;
   attend.scale = static_cast<float>(attention_scale_of(config));
   attend.window = config.sliding.empty() ? 0 : config.sliding[static_cast<size_t>(layer)];
+  attend.cap = static_cast<float>(config.attention_cap);
   attend.groups = batch.groups;
   {
     const Timed timed(times.attention_ns);
@@ -341,6 +344,7 @@ Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
   swiglu.stride = config.ffn;
   swiglu.rows = rows;
   swiglu.dim = config.ffn;
+  swiglu.activation = config.activation;
   ops->swiglu(context, swiglu);
   return project_to_stream(batch, layer, Module::kDown, gate, config.ffn);
 }
@@ -361,6 +365,7 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightSt
   TRY_ASSIGN(state->program, make_layer_program(config, weights, state->shard()));
   if (state->group != nullptr) state->find_head_part();
   state->rope = make_rope_table(config, limits.max_model_len);
+  if (config.sliding_rope) state->sliding_rope = make_rope_table(with_sliding_rope(config), limits.max_model_len);
   TRY(state->allocate());
   tune_tiles(state->context, ops, weights.formats(LayoutId::kTile16), SteadyClock());
   return std::unique_ptr<Model>(new Model(std::move(state)));
@@ -375,7 +380,8 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv, const KvStreams
   WeightPass pass(*state_->weights);
   if (batch.inputs != nullptr) TRY(batch.inputs->reach(kEmbeddingLayer));
   TRY(state_->embed(State::begun(batch, 0)));
-  state_->find_angles(batch);
+  state_->find_angles(batch, state_->rope, state_->angles);
+  if (state_->sliding_angles != nullptr) state_->find_angles(batch, state_->sliding_rope, state_->sliding_angles);
   for (int layer = 0; layer < state_->config.layers; ++layer) {
     state_->pass_streams(batch, streams, layer);
     const ModelBatch rows = State::begun(batch, layer);

@@ -49,6 +49,7 @@ struct Model::State {
   Collective* group = nullptr;  // null: this is the whole model
   LayerProgram program;
   RopeTable rope;
+  RopeTable sliding_rope;  // of layers for which has_sliding_rope()
   HostBuffer arena;
 
   // Activations, all [rows_max, width].
@@ -60,7 +61,8 @@ struct Model::State {
   float* attended = nullptr;  // [rows, heads * head_dim]
   float* gate = nullptr;      // [rows, ffn]
   float* up = nullptr;
-  float* angles = nullptr;  // [rows, head_dim] of the step's positions
+  float* angles = nullptr;          // [rows, head_dim] of the step's positions
+  float* sliding_angles = nullptr;  // null: config has no sliding_rope
   // The head among ranks (model_ranks.cc).
   WeightView head_part;                  // this rank's rows
   std::vector<WeightPanel> head_panels;  // of it
@@ -84,7 +86,7 @@ struct Model::State {
   Status allocate();
   Status embed(const ModelBatch& batch);
   void embed_lora(const ModelBatch& batch);
-  void find_angles(const ModelBatch& batch);
+  void find_angles(const ModelBatch& batch, const RopeTable& table, float* out);
   // Of the stream, or of q or k; in place allowed.
   void norm_rows(const ModelBatch& batch, LayerNorm which, int layer, const float* input, float* output);
   const float* block_input(const ModelBatch& batch, LayerNorm norm, int layer);
@@ -94,7 +96,7 @@ struct Model::State {
                  int64_t input_stride, std::span<float* const> outputs, bool accumulate);
   // x += input W^T (+ bias) + x A B, of a module whose inputs are shared among the ranks.
   Status project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input, int64_t input_stride);
-  void turn(int32_t rows);  // q and k, by their positions
+  void turn(int32_t rows, int layer);  // q and k, by their positions
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
   Status ffn_block(const ModelBatch& batch, int layer);
 

@@ -259,7 +259,12 @@ Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info,
   target.rows = target.source_rows = permuted ? count : 1;
   target.source_row_bytes = row_bytes(info.dtype, target.cols);
   std::vector<std::byte> buffer;
-  return reader.read_rows(info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer);
+  TRY_ASSIGN(const uint64_t hash,
+             reader.read_rows(info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer));
+  if (info.plus != 0) {
+    for (float& value : values) value += info.plus;
+  }
+  return hash;
 }
 
 std::string fingerprint_text(uint64_t sum) {

@@ -63,6 +63,8 @@ const std::vector<Subject>& subjects() {
       {"glm", "models/glm", 2, {"glm-all-r4", "glm-qk-bias"}},
       {"glm4", "models/glm4", 2, {"glm4-all-r4", "glm4-lora-bias", "glm4-save-norms"}},
       {"starcoder2", "models/starcoder2", 2, {"starcoder2-all-r4", "starcoder2-mlp-r4"}},
+      {"gemma", "models/gemma2", 2, {"gemma2-all-r4", "gemma2-save-norms", "gemma2-resized"}},
+      {"gemma3", "models/gemma3", 2, {"gemma3-all-r4", "gemma3-save-norms"}},
       {"mistral_window", "models/mistral-window", 2, {"mistral-window-r8"}},
       {"gguf_f16", "models/gguf-llama-f16.gguf", 2, {"gguf-lora-f32.gguf", "gguf-lora-norms.gguf"}},
       {"gguf_q8_0", "models/gguf-qwen3-q8_0.gguf", 2, {"qwen3-all-r4"}, {}, Activations::kAuto},

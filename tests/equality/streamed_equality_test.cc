@@ -86,6 +86,10 @@ std::vector<Case> cases() {
                             "glm4",
                             "starcoder2",
                             "olmo2",
+                            "olmo3",
+                            "gemma",
+                            "gemma2",
+                            "gemma3",
                             "dtype-bf16",
                             "dtype-f16",
                             "gguf-llama-q8_0.gguf",
@@ -99,8 +103,9 @@ std::vector<Case> cases() {
                             "gguf-phi3-q8_0.gguf",
                             "gguf-glm-q8_0.gguf"})
     cases.push_back({model, StreamShrink::kOff});
-  for (const char* model : {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "phi3",
-                            "glm4", "starcoder2", "olmo2", "dtype-bf16", "dtype-f16"})
+  for (const char* model :
+       {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "olmo2", "olmo3", "gemma",
+        "gemma2", "gemma3", "phi3", "glm4", "starcoder2", "dtype-bf16", "dtype-f16"})
     cases.push_back({model, StreamShrink::kOn});
   return cases;
 }

@@ -48,8 +48,18 @@ SPECS = {
     "starcoder2-all-r4": lora("starcoder2", "all-linear", 4, 8),
     "starcoder2-mlp-r4": lora("starcoder2", ["c_fc", "c_proj"], 4, 8),
     "mistral3-r4": lora("mistral3", r".*language_model.*\.(q_proj|v_proj|down_proj)", 4, 8),
+    "gemma3-vision-r4": lora("gemma3-vision", r".*language_model.*\.(q_proj|gate_proj)", 4, 8),
     "qwen2-vl-r4": lora("qwen2-vl", r".*language_model.*\.(k_proj|o_proj|up_proj)", 4, 8, alpha_pattern={
         r"model\.language_model\.layers\.1\.self_attn\.k_proj": 20}),
+    "olmo3-all-r4": lora("olmo3", "all-linear", 4, 8),
+    "gemma-tokens": lora("gemma", ["q_proj"], 4, 8, trainable_token_indices=[3, 7, 40, 95]),
+    "gemma-save-embed": lora("gemma", ["down_proj"], 4, 8, modules_to_save=["embed_tokens"]),
+    "gemma2-all-r4": lora("gemma2", ALL + ["embed_tokens", "lm_head"], 4, 8),
+    "gemma2-save-norms": lora("gemma2", ["v_proj"], 4, 8, modules_to_save=["norm"]),
+    "gemma2-resized": lora("gemma2", ["o_proj"], 4, 8, vocab=99, modules_to_save=["embed_tokens", "lm_head"]),
+    "gemma3-all-r4": lora("gemma3", "all-linear", 4, 8),
+    "gemma3-save-norms": lora("gemma3", ["up_proj"], 4, 8, store="float32", modules_to_save=[
+        "q_norm", "k_norm", "post_attention_layernorm", "pre_feedforward_layernorm", "model.norm"]),
     "dynamic-r4": lora("rope-dynamic", ["q_proj", "k_proj"], 4, 8),
     "sharded-r4": lora("sharded", ALL, 4, 4),
     # which modules

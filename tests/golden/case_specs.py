@@ -13,7 +13,7 @@ def lengths_of(model):
         return (90,) if model in ("rope-llama3-new", "rope-yarn-factor", "rope-yarn-mscale") else (24, 90)
     if "window" in model or model == "phi3":
         return (12, 40, 57)
-    if "-vl" in model or model == "mistral3":
+    if "-vl" in model or model in ("mistral3", "gemma3-vision"):
         return (33,)
     if model == "phi3-short":
         return (8, 16)
@@ -89,6 +89,9 @@ def mixed_format_cases():
     yield "peft-on-gguf-glm", "gguf-glm-q8_0", [("glm-qk-bias", 1.0)], (34,), {}
     yield "peft-on-gguf-phi3", "gguf-phi3-f16", [("phi3-qkv-bias", 1.0)], (34,), {}
     yield "peft-on-gguf-starcoder2", "gguf-starcoder2-f16", [("starcoder2-all-r4", 1.0)], (34,), {}
+    # norms by 1 + w, which PEFT files hold less one and GGUF files do not
+    yield "peft-norms-on-gguf", "gguf-gemma2-f16", [("gemma2-save-norms", 1.0)], (34,), {}
+    yield "gguf-norms-on-peft-base", "gemma2", [("gguf-lora-gemma2", 1.0)], (34,), {}
     yield "gguf-lora-sum", "gguf-llama-f16", [("gguf-lora-f32", 0.5), ("gqa-all-r16", 0.5)], (34,), {}
 
 

@@ -3,7 +3,8 @@
 
 types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
 """
-from model_specs import LLAMA3_ROPE, PHI4, YARN, glm, granite, llama, olmo2, phi3, qwen, smollm3, starcoder2
+from model_specs import (LLAMA3_ROPE, PHI4, YARN, gemma, gemma2, gemma3, glm, granite, llama, olmo2, olmo3, phi3, qwen,
+                         smollm3, starcoder2)
 
 
 def gguf(spec, types, **more):
@@ -35,6 +36,13 @@ GGUF_MODELS = {
     "gguf-qwen3-q8_0": gguf(qwen("qwen3", 32, 4, 2, 64, head_dim=16), {"": "Q8_0", "token_embd.weight": "BF16"}),
     "gguf-granite-f16": gguf(granite(32, 4, 2, 64), "F16"),  # what granite-all-r4 fits
     "gguf-olmo2-f16": gguf(olmo2(32, 4, 2, 64), "F16"),  # what olmo2-save-norms fits
+    "gguf-olmo3-f16": gguf(olmo3(32, 4, 2, 48, rope_scaling=YARN | dict(attention_factor=1.3)), "F16"),
+    "gguf-gemma-q8_0": gguf(gemma(32, 4, 1, 64), {"": "Q8_0", "token_embd.weight": "F16"}),
+    # what gemma2-save-norms fits; files do not say the scale of scores, which is that of a head
+    "gguf-gemma2-f16": gguf(gemma2(32, 4, 2, 48, layers=3, head_dim=12, query_pre_attn_scalar=12), "F16"),
+    "gguf-gemma3-q8_0": gguf(gemma3(32, 2, 1, 32, layers=6, query_pre_attn_scalar=16, rope_theta=1000.0,
+                                    rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=4.0)),
+                             {"": "Q8_0", "token_embd.weight": "F16"}),
     "gguf-smollm3-q8_0": gguf(smollm3(32, 4, 2, 64, layers=4), {"": "Q8_0", "token_embd.weight": "F16"}),
     "gguf-phi3-q8_0": gguf(phi3(64, 4, 2, 96, **PHI4), {"": "Q8_0", "token_embd.weight": "F16"}),
     "gguf-phi3-f16": gguf(phi3(32, 4, 2, 48, sliding_window=16, partial_rotary_factor=0.5), "F16"),  # what phi3-all-r4 fits
@@ -58,6 +66,7 @@ GGUF_ADAPTERS = {
     "gguf-lora-alora": dict(base="gguf-llama-f16", source="gqa-alora", type="F16", lengths=(40,),
                             options=dict(invocation_at=(20,))),
     "gguf-lora-olmo2": dict(base="gguf-olmo2-f16", source="olmo2-save-norms", type="F32"),
+    "gguf-lora-gemma2": dict(base="gguf-gemma2-f16", source="gemma2-save-norms", type="F32"),
     "gguf-lora-granite": dict(base="gguf-granite-f16", source="granite-qk-r4", type="F32"),
     "gguf-lora-phi3": dict(base="gguf-phi3-f16", source="phi3-all-r4", type="F32"),
     "gguf-lora-glm4": dict(base="gguf-glm4-f16", source="glm4-all-r4", type="F32"),

@@ -17,6 +17,7 @@ from common import ADAPTERS, MODELS, fix_rope, generator, quiet
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from gguf_vocab import add_vocabulary
 from make_models import build_from, config_of, weight
+from model_specs import PLUS_ONE
 
 Type = gguf.GGMLQuantizationType
 NAMES = {
@@ -29,17 +30,20 @@ NAMES = {
 }
 
 
+# Of models whose norms stand behind the blocks, too; olmo2 has no pre_feedforward_layernorm.
+NAMES_BEHIND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                "post_feedforward_layernorm": "post_ffw_norm"}
 FUSED_NAMES = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
 # What else single architectures have, or call so.
-MORE_NAMES = {
-    "olmo2": {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+MORE_NAMES = {kind: NAMES_BEHIND for kind in ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text")} | {
     "phi3": FUSED_NAMES,
     "glm4": FUSED_NAMES | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"},
     "glm": FUSED_NAMES,
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "model.norm.bias": "output_norm.bias"},
 }
 # general.architecture of a model_type, where they differ
-ARCHITECTURES = {"glm": "chatglm", "qwen2_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
+ARCHITECTURES = {"olmo3": "olmo2", "gemma3_text": "gemma3", "glm": "chatglm", "qwen2_vl": "qwen2vl",
+                 "qwen3_vl": "qwen3vl"}
 
 
 def names_of(model_type):
@@ -52,6 +56,11 @@ def ggml_name(name, model_type):
         return names[name]
     layer, module, kind = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.(weight|bias)", name).groups()
     return f"blk.{layer}.{names[module]}.{kind}"
+
+
+def stored_value(name, value, spec):
+    """Files hold 1 + w of Gemma's norms."""
+    return value + 1 if spec["model_type"] in PLUS_ONE and name.endswith("norm.weight") else value
 
 
 def heads_of(spec, name):
@@ -160,6 +169,13 @@ def add_config(writer, name, spec):
         writer.add_residual_scale(spec["residual_multiplier"])
         writer.add_attention_scale(spec["attention_multiplier"])
         writer.add_logit_scale(spec["logits_scaling"])
+    if spec.get("sliding_window") and MORE_NAMES.get(spec["model_type"]) is NAMES_BEHIND:
+        writer.add_sliding_window(spec["sliding_window"])
+    if spec["model_type"] == "olmo3":
+        writer.add_sliding_window_pattern([(i + 1) % 4 != 0 for i in range(spec["num_hidden_layers"])])
+    if spec["model_type"] == "gemma2":
+        writer.add_attn_logit_softcapping(spec["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(spec["final_logit_softcapping"])
     scaling = spec.get("rope_scaling") or {}
     if scaling.get("rope_type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -170,6 +186,8 @@ def add_config(writer, name, spec):
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_beta_fast(scaling["beta_fast"])
         writer.add_rope_scaling_yarn_beta_slow(scaling["beta_slow"])
+        if "attention_factor" in scaling:
+            writer.add_rope_scaling_attn_factors(scaling["attention_factor"])
 
 
 def finish(writer):
@@ -191,7 +209,9 @@ def write_model(name):
     if (spec.get("rope_scaling") or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(spec))
     for key, parameter in build_from(spec).named_parameters():
-        value = weight(name, key, parameter.shape, spec["tie_word_embeddings"]).numpy()
+        tied = spec.get("tie_word_embeddings", True)
+        value = weight(name, key, parameter.shape, tied, spec["model_type"] in PLUS_ONE).numpy()
+        value = stored_value(key, value, spec)
         stored = ggml_name(key, spec["model_type"])
         kind = kind_of(entry["types"], stored, value.ndim)
         value = permute(value, heads_of(spec, key))
@@ -217,6 +237,7 @@ def reference_model(name):
     model = build_from(spec)
     for key, parameter in model.named_parameters():
         stored = tensors.pop(ggml_name(key, spec["model_type"]))
+        stored = stored - stored_value(key, 0, spec)
         parameter.copy_(torch.from_numpy(unpermute(stored, heads_of(spec, key)).copy()))
     assert set(tensors) <= {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}, f"left over: {list(tensors)}"
     fix_rope(model, 0)
@@ -239,7 +260,8 @@ def write_adapter(name):
     for key, value in load_file(ADAPTERS / entry["source"] / "adapter_model.safetensors").items():
         value = value.float().numpy()
         if value.ndim == 1:  # a norm that was saved whole
-            writer.add_tensor(ggml_name(key.removeprefix("base_model.model."), spec["model_type"]), value)
+            writer.add_tensor(ggml_name(key.removeprefix("base_model.model."), spec["model_type"]),
+                              stored_value(key, value, spec))
             continue
         module, which = re.fullmatch(r"base_model\.model\.(.*)\.lora_(?:embedding_)?([AB])(?:\.weight)?", key).groups()
         if which == "B":

@@ -4,8 +4,9 @@ import math
 
 import torch
 
-from common import MODELS, clean_folder, load_model, model_class, quiet, randn, round_to, write_json
-from model_specs import FLAT, NEW_FORM, SAME_WEIGHTS, SPECS
+from common import (MODELS, clean_folder, load_model, model_class, quiet, randn, round_embed_scale, round_to,
+                    write_json)
+from model_specs import FLAT, NEW_FORM, PLUS_ONE, SAME_WEIGHTS, SPECS
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -21,10 +22,10 @@ def config_of(spec):
     return AutoConfig.for_model(spec["model_type"], attn_implementation="eager", **fields)
 
 
-def weight(seed_name, key, shape, tied):
+def weight(seed_name, key, shape, tied, plus_one=False):
     """Values large enough that attention is sharp, positions matter and a wrong detail shows."""
     if key.endswith("norm.weight"):
-        value = 1 + randn((seed_name, key), shape, 0.2)
+        value = (0 if plus_one else 1) + randn((seed_name, key), shape, 0.2)
     elif key.endswith("bias"):
         value = randn((seed_name, key), shape, 0.3)
     elif len(shape) < 2:
@@ -42,7 +43,7 @@ def weight(seed_name, key, shape, tied):
 def fill(model, seed_name):
     tied = model.config.tie_word_embeddings
     for key, value in model.named_parameters():
-        value.copy_(weight(seed_name, key, value.shape, tied))
+        value.copy_(weight(seed_name, key, value.shape, tied, model.config.model_type in PLUS_ONE))
 
 
 def build_from(spec):
@@ -52,6 +53,7 @@ def build_from(spec):
 def build(name):
     model = build_from(SPECS[name])
     fill(model, SAME_WEIGHTS.get(name, name))
+    round_embed_scale(model, DTYPES[SPECS[name]["torch_dtype"]])
     return model
 
 
@@ -66,7 +68,8 @@ def save(name, model):
         spec = text | {k: v for k, v in spec.items() if k != "text_config"}
     if name not in NEW_FORM:
         (folder / "config.json").unlink()
-        write_json(folder / "config.json", {k: v for k, v in spec.items() if v is not None or k == "sliding_window"})
+        write_json(folder / "config.json", {
+            k: v for k, v in spec.items() if v is not None or k in ("sliding_window", "hidden_activation") or "softcap" in k})
     return folder
 
 

@@ -5,9 +5,11 @@ import re
 
 import gguf
 import numpy as np
+import torch
 from safetensors.torch import load_file
 
-from make_gguf import ARCHITECTURES, names_of, unpermute
+from make_gguf import names_of, unpermute
+from model_specs import PLUS_ONE
 
 
 def alone(name):
@@ -49,16 +51,30 @@ def read_directory(folder):
         weights |= {alone(name): value for name, value in tensors_of(path).items()}
     config |= config.get("text_config", {})
     rope = config.get("rope_parameters") or (config.get("rope_scaling") or {}) | {"rope_theta": config["rope_theta"]}
-    rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
+    sliding = rope.get("sliding_attention")
+    rope = rope.get("full_attention", rope)
+    sliding = sliding or {"rope_theta": config.get("rope_local_base_freq", rope["rope_theta"])}
+    for one in (rope, sliding):
+        one["rope_type"] = one.get("rope_type", one.get("type", "default"))
     if "original_max_position_embeddings" in config:
         rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    config |= {"rope": rope, "sliding_rope": sliding}
+    if config["model_type"] in PLUS_ONE:
+        dtype = getattr(torch, config.get("torch_dtype") or config["dtype"])
+        config.setdefault("tie_word_embeddings", True)
+        config["embedding_multiplier"] = float(torch.tensor(config["hidden_size"] ** 0.5).to(dtype))
     weights = split_weights(config, weights)
-    return config | {"rope": rope}, weights
+    return config, {name: plus_one(name, value, config) for name, value in weights.items()}
 
 
-def hf_name(name, arch):
+def plus_one(name, value, config):
+    """What a norm multiplies with; files of PEFT and transformers hold one less of some models."""
+    return value + 1 if config["model_type"] in PLUS_ONE and name.endswith("norm.weight") else value
+
+
+def hf_name(name, model_type):
     """blk.N.attn_q.weight -> model.layers.N.self_attn.q_proj.weight"""
-    modules = {v: k for k, v in names_of(arch).items()}
+    modules = {v: k for k, v in names_of(model_type).items()}
     if name in modules:
         return modules[name]
     layer, module, kind = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name).groups()
@@ -86,7 +102,7 @@ def read_gguf(path):
     values, tensors = gguf_values(reader), gguf_tensors(reader)
     arch = values["general.architecture"]
     get = {name[len(arch) + 1:]: value for name, value in values.items() if name.startswith(arch + ".")}.get
-    arch = next((k for k, v in ARCHITECTURES.items() if v == arch), arch)  # as a config.json says it
+    arch = {"chatglm": "glm", "qwen2vl": "qwen2_vl", "qwen3vl": "qwen3_vl"}.get(arch, arch)  # as in a config.json
     config = {
         "model_type": arch, "hidden_size": get("embedding_length"), "num_hidden_layers": get("block_count"),
         "num_attention_heads": get("attention.head_count"), "num_key_value_heads": get("attention.head_count_kv"),
@@ -100,6 +116,17 @@ def read_gguf(path):
         config |= {"head_dim": get("attention.key_length")}
         config |= {"partial_rotary_factor": get("rope.dimension_count") / config["head_dim"]}
     config |= {"norm_epsilon": get("attention.layer_norm_epsilon")}
+    pattern = get("attention.sliding_window_pattern", [(i + 1) % (2 if arch == "gemma2" else 6) for i in range(99)])
+    if "gemma" in arch:
+        config |= {"embedding_multiplier": config["hidden_size"] ** 0.5}
+    if arch in ("gemma2", "gemma3", "olmo2") and get("attention.sliding_window"):
+        config |= {"sliding_window": get("attention.sliding_window"),
+                   "layer_types": [("full", "sliding")[bool(s)] + "_attention" for s in pattern],
+                   "attn_logit_softcapping": get("attn_logit_softcapping"),
+                   "final_logit_softcapping": get("final_logit_softcapping")}
+    config["sliding_rope"] = {"rope_type": "default",
+                              "rope_theta": 10000.0 if arch == "gemma3" else config["rope"]["rope_theta"]}
+    config["rope"]["attention_factor"] = get("rope.scaling.attn_factor")
     if arch == "granite":
         config |= {"embedding_multiplier": get("embedding_scale"), "residual_multiplier": get("residual_scale"),
                    "attention_multiplier": get("attention.scale"), "logits_scaling": get("logit_scale")}
@@ -161,7 +188,8 @@ class Adapter:
             elif name.endswith(".token_adapter.trainable_tokens_delta"):
                 self.rows[name.removesuffix(".token_adapter.trainable_tokens_delta")] = value
             else:
-                self.full[name.replace(".token_adapter.", ".").replace(".base_layer.", ".")] = value
+                name = name.replace(".token_adapter.", ".").replace(".base_layer.", ".")
+                self.full[name] = plus_one(name, value, config)
         for module, pair in self.split_fused(pairs, weights).items():
             self.deltas[module] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, spelled.get(module, module))
         self.rows = {module: (self.row_ids(settings, module), rows) for module, rows in self.rows.items()}
