@@ -14,8 +14,9 @@
 namespace loralei {
 namespace {
 
-constexpr DType kFilled[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
-                             DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kFilled[] = {DType::kF32,  DType::kF16,    DType::kBF16,   DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
+                             DType::kQ5_0, DType::kQ5_1,   DType::kQ4_K,   DType::kQ5_K, DType::kQ6_K, DType::kQ2_K,
+                             DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
 
 TEST(Generate, EveryFormatDecodesToTameNumbers) {
   for (const DType dtype : kFilled) {
@@ -67,27 +68,33 @@ TEST(Generate, WhatFailsLeavesNothing) {
   std::filesystem::remove_all(folder);
 }
 
+// What a mixture keeps some layers in.
+DType finer_than(const std::string& quant, DType most) {
+  return quant == "q4_k_m" ? DType::kQ6_K : quant == "q3_k_m" ? DType::kQ4_K : quant == "q2_k" ? DType::kQ3_K : most;
+}
+
 TEST(Generate, EveryQuantOpensAndIsMixedAsTheFieldsToolsDo) {
   const std::string folder = testing::TempDir() + "loralei-generate";
   std::filesystem::remove_all(folder);
-  for (const char* quant :
-       {"f32", "f16", "f16_of_bf16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k", "q6_k"}) {
+  for (const char* quant : {"f32", "f16", "f16_of_bf16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m",
+                            "q5_k", "q6_k", "q2_k", "q3_k_m", "iq4_nl", "iq4_xs", "mxfp4"}) {
     SCOPED_TRACE(quant);
     const auto path = generated_model(folder, "llama-tiny", quant, nullptr);
     ASSERT_TRUE(path.ok()) << path.error().message;
     const auto file = open_base_model(*path);
     ASSERT_TRUE(file.ok()) << file.error().message;
-    const bool whole = quant[0] != 'q' || std::string(quant) == "q8_0";
     const DType most = dtype_of(*file, "model.layers.1.self_attn.q_proj.weight");
-    EXPECT_EQ(dtype_of(*file, "lm_head.weight"), whole ? most : DType::kQ6_K);
+    const bool whole = !is_quantised(most) || most == DType::kQ8_0;
+    const DType below_8_bits = most == DType::kMXFP4 ? DType::kQ8_0 : DType::kQ6_K;
+    EXPECT_EQ(dtype_of(*file, "lm_head.weight"), whole ? most : below_8_bits);
     EXPECT_EQ(dtype_of(*file, "model.embed_tokens.weight"), most);
     EXPECT_EQ(generated_model(folder, "llama-tiny", quant, nullptr).value(), *path);
     // Of 8 layers llama-quantize keeps 0, 3, 6 and 7 finer.
     for (int layer = 0; layer < 8; ++layer) {
-      const bool finer = std::string(quant) == "q4_k_m" && (layer == 0 || layer == 3 || layer >= 6);
+      const DType finer = layer == 0 || layer == 3 || layer >= 6 ? finer_than(quant, most) : most;
       const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-      EXPECT_EQ(dtype_of(*file, prefix + "mlp.down_proj.weight"), finer ? DType::kQ6_K : most);
-      EXPECT_EQ(dtype_of(*file, prefix + "self_attn.v_proj.weight"), finer ? DType::kQ6_K : most);
+      EXPECT_EQ(dtype_of(*file, prefix + "mlp.down_proj.weight"), finer);
+      EXPECT_EQ(dtype_of(*file, prefix + "self_attn.v_proj.weight"), finer);
       EXPECT_EQ(dtype_of(*file, prefix + "mlp.up_proj.weight"), most);
     }
   }
