@@ -188,7 +188,10 @@ TEST(Gguf, RefusesByName) {
   };
   EXPECT_NE(error(Writer(1)).find("version 1"), std::string::npos);
   EXPECT_NE(error(Writer(0x03000000)).find("big-endian"), std::string::npos);
-  EXPECT_NE(error(Writer().tensor("x.y", {256}, 10, 84)).find("Q2_K"), std::string::npos);
+  const std::string unknown = error(Writer().tensor("x.y", {256}, 16, 66));
+  EXPECT_NE(unknown.find("IQ2_XXS"), std::string::npos);
+  for (const char* name : {"F32", "Q8_0", "Q2_K", "Q3_K", "Q6_K", "IQ4_NL", "IQ4_XS", "BF16 and MXFP4 are"})
+    EXPECT_NE(unknown.find(name), std::string::npos) << unknown;
   EXPECT_NE(error(Writer().tensor("x.y", {256}, 77, 84)).find("x.y"), std::string::npos);
   EXPECT_NE(error(Writer().tensor("x.y", {33}, 8, 68)).find("blocks"), std::string::npos);
   EXPECT_NE(error(Writer().number("k", 1).number("k", 1)).find("twice"), std::string::npos);

@@ -72,6 +72,11 @@ const std::vector<Subject>& subjects() {
       {"gguf_q4_k_m", "models/gguf-llama-q4_k_m.gguf", {}, std::nullopt, true},
       {"gguf_q5_k_m", "models/gguf-qwen2-q5_k_m.gguf", {}, std::nullopt, true},
       {"gguf_q4_0", "models/gguf-llama-q4_0.gguf", {}, std::nullopt, true},
+      {"gguf_q2_k_m", "models/gguf-llama-q2_k_m.gguf", {}, std::nullopt, true},
+      {"gguf_q3_k_m", "models/gguf-llama-q3_k_m.gguf", {}, std::nullopt, true},
+      {"gguf_iq4_nl", "models/gguf-llama-iq4_nl.gguf", {}, std::nullopt, true},
+      {"gguf_iq4_xs_m", "models/gguf-qwen2-iq4_xs_m.gguf", {}, std::nullopt, true},
+      {"gguf_mxfp4", "models/gguf-llama-mxfp4.gguf", {}, std::nullopt, true},
       {"quant_q8_0", "models/llama-gqa", kGqaAdapters, DType::kQ8_0, true},
       {"quant_q4_0", "models/llama-gqa", {"gqa-all-r16"}, DType::kQ4_0, true},
   };

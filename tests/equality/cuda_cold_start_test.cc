@@ -95,6 +95,22 @@ TEST(CudaFamilies, WhatItsProgramHasNotIsRefused) {
   }
 }
 
+TEST(CudaFamilies, FormatsWithoutKernelsAreRefusedByName) {
+  for (const auto& [model, format] :
+       {std::pair("gguf-llama-q2_k_m", "q2_k"), std::pair("gguf-llama-q3_k_m", "q3_k"),
+        std::pair("gguf-llama-iq4_nl", "iq4_nl"), std::pair("gguf-qwen2-iq4_xs_m", "iq4_xs"),
+        std::pair("gguf-llama-mxfp4", "mxfp4")}) {
+    const std::string path = std::string("models/") + model + ".gguf";
+    const Subject subject{model, path.c_str(), {}, {}};
+    CollectingLog log;
+    const auto host = EngineHost::start(gpu_options(subject, ColdStart::kOndemand), log, {});
+    ASSERT_FALSE(host.ok()) << model;
+    EXPECT_NE(host.error().message.find(std::string("Weights in ") + format + " cannot be computed on a GPU"),
+              std::string::npos)
+        << host.error().message;
+  }
+}
+
 class CudaColdStartEquality : public testing::TestWithParam<size_t> {};
 INSTANTIATE_TEST_SUITE_P(Subjects, CudaColdStartEquality, testing::Range(size_t{0}, gpu_subjects().size()),
                          [](const auto& info) { return gpu_subjects()[info.param].name; });

@@ -40,7 +40,7 @@ class Streamed : public testing::TestWithParam<Case> {
   // At least two panels, which are single row tiles here, with a page before
   // and after each.
   HarnessOptions streaming(int64_t weight_bytes) {
-    const bool blocks_of_256 = GetParam().model.find("_k_m") != std::string::npos;
+    const bool blocks_of_256 = GetParam().model.find("_m.gguf") != std::string::npos;
     HarnessOptions options;
     const bool shrunk = GetParam().shrink == StreamShrink::kOn;  // a decoded panel more
     options.stream_folder = folder_.string();
@@ -109,7 +109,12 @@ std::vector<Case> cases() {
                             "gguf-qwen2-q5_k_m.gguf",
                             "gguf-qwen3-q8_0.gguf",
                             "gguf-phi3-q8_0.gguf",
-                            "gguf-glm-q8_0.gguf"})
+                            "gguf-glm-q8_0.gguf",
+                            "gguf-llama-q2_k_m.gguf",
+                            "gguf-llama-q3_k_m.gguf",
+                            "gguf-llama-iq4_nl.gguf",
+                            "gguf-qwen2-iq4_xs_m.gguf",
+                            "gguf-llama-mxfp4.gguf"})
     cases.push_back({model, StreamShrink::kOff});
   for (const char* model :
        {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "olmo2", "olmo3", "gemma",

@@ -19,6 +19,10 @@ BLOCKS = llama(64, 4, 2, 96, layers=1)  # two or three blocks of 32 a row
 GQA = llama(64, 4, 2, 96, tie_word_embeddings=True)  # what the adapters of llama-gqa fit
 Q4_K_M = {"": "Q4_K", "attn_v.weight": "Q6_K", "ffn_down.weight": "Q6_K", "token_embd.weight": "Q6_K"}
 Q5_K_M = {"": "Q5_K", "attn_v.weight": "Q6_K", "ffn_down.weight": "Q6_K", "output.weight": "Q6_K"}
+# Mixed as llama-quantize does, with an embedding (which is the head as well) of the low bits.
+Q2_K_M = {"": "Q2_K", "attn_v.weight": "Q4_K", "ffn_down.weight": "Q3_K"}
+Q3_K_M = {"": "Q3_K", "attn_v.weight": "Q5_K", "ffn_down.weight": "Q4_K"}
+IQ4_XS_M = {"": "IQ4_XS", "attn_v.weight": "Q5_K", "output.weight": "Q6_K"}
 
 GGUF_MODELS = {
     "gguf-llama-f32": gguf(small(), "F32"),
@@ -32,6 +36,11 @@ GGUF_MODELS = {
     "gguf-llama-q5_1": gguf(BLOCKS, {"": "Q5_1", "attn_k.weight": "F16"}),
     "gguf-llama-q4_k_m": gguf(llama(256, 8, 2, 256, layers=1, tie_word_embeddings=True), Q4_K_M),
     "gguf-qwen2-q5_k_m": gguf(qwen("qwen2", 256, 8, 1, 256, layers=1), Q5_K_M),
+    "gguf-llama-q2_k_m": gguf(llama(256, 8, 2, 256, layers=1, tie_word_embeddings=True), Q2_K_M),
+    "gguf-llama-q3_k_m": gguf(llama(256, 8, 2, 256, layers=1, tie_word_embeddings=True), Q3_K_M),
+    "gguf-llama-iq4_nl": gguf(BLOCKS, {"": "IQ4_NL", "attn_v.weight": "Q5_0"}),
+    "gguf-qwen2-iq4_xs_m": gguf(qwen("qwen2", 256, 8, 1, 256, layers=1), IQ4_XS_M),
+    "gguf-llama-mxfp4": gguf(BLOCKS, {"": "MXFP4", "attn_v.weight": "Q8_0"}),
     "gguf-qwen2-f16": gguf(qwen("qwen2", 32, 4, 2, 64, tie_word_embeddings=True), "F16"),
     "gguf-qwen3-q8_0": gguf(qwen("qwen3", 32, 4, 2, 64, head_dim=16), {"": "Q8_0", "token_embd.weight": "BF16"}),
     "gguf-granite-f16": gguf(granite(32, 4, 2, 64), "F16"),  # what granite-all-r4 fits

@@ -92,8 +92,13 @@ def unpermute(array, heads):
     return array.reshape(heads, rows // heads // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)
 
 
+# Of random blocks the standard deviation with a scale of one, and where the scale lies.
+WITHOUT_MINIMUM = {Type.Q3_K: (43.3, 108), Type.IQ4_NL: (67.4, 0), Type.IQ4_XS: (1246, 0)}
+
+
 def random_blocks(key, shape, kind, std):
-    """Valid random K-quant blocks: random quants and sub-block scales, f16 scales that give about `std`."""
+    """Valid random blocks of formats that gguf does not quantise: random quants and sub-block scales, f16 scales that
+    give about `std`."""
     rng = generator(*key)
     block, size = gguf.GGML_QUANT_SIZES[kind]
     raw = rng.integers(0, 256, (shape[0] * shape[1] // block, size), dtype=np.uint8)
@@ -101,6 +106,11 @@ def random_blocks(key, shape, kind, std):
     if kind == Type.Q6_K:  # ql[128] qh[64] scales[16] (int8) d
         raw[:, 192:208] = rng.integers(-40, 41, (len(raw), 16)).astype(np.int8).view(np.uint8)
         scales = [(std / 427 * vary, 208)]
+    elif kind == Type.Q2_K:  # scales[16] (and minima) qs[64] d dmin
+        scales = [(std / 13.9 * vary, 80), (std / 13.9 * 1.5 * vary, 82)]
+    elif kind in WITHOUT_MINIMUM:
+        spread, at = WITHOUT_MINIMUM[kind]
+        scales = [(std / spread * vary, at)]
     else:  # d dmin scales[12] ...; the minimum offsets the mean of the quants
         middle, spread = (7.5, 245) if kind == Type.Q4_K else (15.5, 500)
         scales = [(std / spread * vary, 0), (std / spread * middle * vary, 2)]
@@ -109,9 +119,12 @@ def random_blocks(key, shape, kind, std):
     return raw.reshape(shape[0], -1)
 
 
+TIED_HEADS = (Type.Q6_K, Type.Q2_K, Type.Q3_K)
+
+
 def tensor_bytes(model, name, value, kind):
-    if kind.name.endswith("_K"):
-        quieter = 0.25 if kind == Type.Q6_K and "embed_tokens" in name else 1  # a head as well: hidden is large
+    if kind.name.endswith("_K") or kind in WITHOUT_MINIMUM:
+        quieter = 0.25 if kind in TIED_HEADS and "embed_tokens" in name else 1  # a head as well: hidden is large
         return random_blocks((model, name), value.shape, kind, quieter * float(value.std()))
     return gguf.quantize(np.ascontiguousarray(value), kind)
 
