@@ -97,7 +97,9 @@ inline constexpr OpLimits kTestLimits{.rows_max = 256,
                                       .head_dim = 256,
                                       .rank_max = 128,
                                       .segments_max = 64,
-                                      .threads = 4};
+                                      .threads = 4,
+                                      .key_dim = 256,
+                                      .value_dim = 256};
 
 struct TestContext {
   std::unique_ptr<ThreadPool> pool;

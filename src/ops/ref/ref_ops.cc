@@ -386,6 +386,9 @@ const OpTable& ref_op_table() {
       .add = ref_add,
       .scale = ref_scale,
       .cap = ref_cap,
+      .causal_conv = ref_causal_conv,
+      .delta_rule = ref_delta_rule,
+      .gated_norm = ref_gated_norm,
       .scratch_bytes = ref_scratch_bytes,
   };
   return table;
