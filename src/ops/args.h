@@ -64,7 +64,7 @@ struct TileProduct {
 //
 //   w    the format's integers without their zero point, exact in int32
 //   dw   d, or d * sub-scale rounded to f32 (K blocks)
-//   m    -dmin * m_j for K blocks
+//   m    -dmin * m_j for K blocks, -d * z for int4g
 //
 // q6_k does the first line for each half of a block. Then the bias is added, then y with
 // `accumulate`. So the results are the same bits on every instruction set, for any number

@@ -56,7 +56,14 @@ int64_t walk_bytes(const ModelConfig& config, const LayerProgram& program, const
   return total;
 }
 
-Status refuse_streams(const WeightStore& weights) {
+Status check_weights(const WeightStore& weights) {
+  for (const LayoutId layout : {LayoutId::kPlain, LayoutId::kTile16}) {
+    for (const DType dtype : weights.formats(layout)) {
+      if (dtype != DType::kInt4G && dtype != DType::kF8G) continue;
+      return unsupported("Weights held as " + std::string(dtype_info(dtype).name) +
+                         " cannot be computed on a GPU yet; run the model on the CPU (--device cpu).");
+    }
+  }
   if (!weights.streams()) return {};
   return unsupported(
       "The weights are streamed from disk and a model on a GPU needs them whole: give --memory-budget room for the "
@@ -66,7 +73,7 @@ Status refuse_streams(const WeightStore& weights) {
 }  // namespace
 
 Result<int64_t> cuda_weight_bytes(const ModelConfig& config, const WeightStore& weights, const Shard& shard) {
-  TRY(refuse_streams(weights));
+  TRY(check_weights(weights));
   TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights, shard));
   return walk_bytes(config, program, weights, make_rope_table(config, 0));
 }
@@ -85,7 +92,7 @@ cuda::DeviceWeight head_of_rank(const cuda::DeviceWeight& head, const Shard& sha
 
 Result<CudaWeights> upload_weights(const ModelConfig& config, const WeightStore& weights, const Shard& shard,
                                    int64_t max_model_len, CudaStream& stream) {
-  TRY(refuse_streams(weights));
+  TRY(check_weights(weights));
   TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights, shard));
   const RopeTable rope = make_rope_table(config, max_model_len);
   CudaWeights to;

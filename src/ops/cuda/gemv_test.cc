@@ -63,7 +63,7 @@ TEST_F(CudaGemv, RoundedRowsAreTheDefinitionsBits) {
 // eps * blocks * sum|terms|, and a term is at most what the decoded numbers give.
 TEST_F(CudaGemv, TilesAgreeWithTheReference) {
   Prng prng(932);
-  for (DType dtype : kAllDTypes) {
+  for (DType dtype : kDeviceDTypes) {
     if (!is_quantised(dtype)) continue;
     for (const auto& [out, in, rows] : {std::tuple{1, 256, 1}, {16, 512, 3}, {37, 2304, 8}, {100, 768, 2}}) {
       const std::vector<std::byte> weights = random_rows(prng, dtype, out, in);
@@ -103,7 +103,7 @@ TEST_F(CudaGemv, TilesAgreeWithTheReference) {
 
 TEST_F(CudaGemv, ARowAloneIsTheRowAmongOthers) {
   Prng prng(933);
-  for (DType dtype : kAllDTypes) {
+  for (DType dtype : kDeviceDTypes) {
     if (!is_quantised(dtype) && dtype != DType::kBF16) continue;
     const int32_t out = 35, in = 1024;
     const std::vector<std::byte> weights = random_rows(prng, dtype, out, in);
@@ -132,7 +132,7 @@ TEST_F(CudaGemv, ARowAloneIsTheRowAmongOthers) {
 // a warp has on their way.
 TEST_F(CudaGemv, TilesOfOneLaunchAreThoseOfLaunchesOfTheirOwn) {
   Prng prng(937);
-  for (DType dtype : kAllDTypes) {
+  for (DType dtype : kDeviceDTypes) {
     if (!is_quantised(dtype)) continue;
     for (const auto& [in, rows] : {std::pair{256, 1}, {1568, 3}, {4608, 6}}) {
       if (!fits_blocks(dtype, in)) continue;
@@ -211,7 +211,7 @@ TEST_F(CudaGemv, PlainWeightsAgreeWithTheReference) {
 // where nothing is rounded.
 TEST_F(CudaGemv, EveryNumberOfATileIsMultipliedWithItsOwnInput) {
   Prng prng(936);
-  for (DType dtype : kAllDTypes) {
+  for (DType dtype : kDeviceDTypes) {
     if (!is_quantised(dtype)) continue;
     const int32_t out = 16, in = 256;
     const std::vector<std::byte> weights = random_rows(prng, dtype, out, in);

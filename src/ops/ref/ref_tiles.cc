@@ -83,6 +83,7 @@ WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
       for (int i = 0; i < 32; ++i) out.w[i] = nibble(block + 2, i) - 8;
       break;
     case DType::kQ4_1:
+    case DType::kInt4G:
       for (int i = 0; i < 32; ++i) out.w[i] = nibble(block + 4, i);
       break;
     case DType::kQ5_0:
@@ -122,11 +123,16 @@ WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
     case DType::kBF16:
     case DType::kI8:
     case DType::kF8:
+    case DType::kF8G:
       CHECK(false);
   }
   out.d[1] = out.d[0];
   out.has_min = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K || dtype == DType::kQ5_K;
   if (dtype == DType::kQ4_1 || dtype == DType::kQ5_1) out.m = half_at(block + 2);
+  if (dtype == DType::kInt4G) {
+    out.has_min = true;
+    out.m = -(out.d[0] * half_at(block + 2));
+  }
   return out;
 }
 

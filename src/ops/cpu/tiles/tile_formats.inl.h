@@ -51,6 +51,12 @@ struct TileQ4_1 : TileQ4_0 {
   static constexpr int kHead = 64;
   static constexpr bool kMin = true;
   static constexpr ZeroPoint kZero = ZeroPoint::kNone;
+  static LORALEI_INLINE F min(const std::byte* head, int lane) { return load_scales(head, 1, lane); }
+};
+struct TileInt4G : TileQ4_1 {
+  static LORALEI_INLINE F min(const std::byte* head, int lane) {
+    return sub(zero(), mul(load_scales(head, 0, lane), load_scales(head, 1, lane)));
+  }
 };
 struct TileQ5_0 {
   static constexpr int kHead = 32, kHigh = 64, kQuants = 256, kLargest = 31;
@@ -64,6 +70,7 @@ struct TileQ5_1 : TileQ5_0 {
   static constexpr int kHead = 64;
   static constexpr bool kMin = true;
   static constexpr ZeroPoint kZero = ZeroPoint::kNone;
+  static LORALEI_INLINE F min(const std::byte* head, int lane) { return load_scales(head, 1, lane); }
 };
 
 // --- formats of 256 numbers
