@@ -12,6 +12,7 @@
 #include "formats/hf_config.h"
 #include "formats/model_tensors.h"
 #include "formats/safetensors.h"
+#include "formats/stored_tensors.h"
 #include "formats/words.h"
 
 namespace loralei {
@@ -82,7 +83,10 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
     return no_weights(files, path);
   }
   TRY_ASSIGN(SafetensorsModel weights, read_safetensors_model(files, path));
+  TRY_ASSIGN(const int joined,
+             join_stored_tensors(files, parsed.quant, expected_tensors(model.config), weights, model.notes, path));
   model.index = std::move(weights.index);
+  if (joined > 0) model.quantised = quant_text(parsed.quant);
   TRY(check_tensors(model.config, weights.foreign, model.index, model.notes, path));
   if (const TensorInfo* weight = model.index.find("model.layers.0.self_attn.q_proj.weight"))
     model.config.dtype = weight->dtype;

@@ -195,6 +195,7 @@ Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path)
   TRY_ASSIGN(const Family* family, find_family(root, path));
   HfConfig result;
   TRY(check_other_keys(root, *family, path, result.notes));
+  TRY_ASSIGN(result.quant, parse_quant_config(root, path, result.notes));
   ModelConfig& config = result.config;
   config.architecture = family->name;
   TRY(read_shape(root, *family, config, path));

@@ -51,6 +51,9 @@ const std::vector<Subject>& subjects() {
       {"gguf_q4_k_m", "models/gguf-llama-q4_k_m.gguf", {}, std::nullopt, true},
       {"gguf_q5_k_m", "models/gguf-qwen2-q5_k_m.gguf", {}, std::nullopt, true},
       {"gguf_q4_0", "models/gguf-llama-q4_0.gguf", {}, std::nullopt, true},
+      {"awq", "models/awq", {"gqa-all-r16"}, std::nullopt, true},
+      {"gptq", "models/gptq-sym", {"gqa-all-r16"}, std::nullopt, true},
+      {"fp8", "models/fp8-block", {"fp8-all-r4"}, std::nullopt},
       {"quant_q8_0", "models/llama-gqa", kGqaAdapters, DType::kQ8_0, true},
       {"quant_q4_0", "models/llama-gqa", {"gqa-all-r16"}, DType::kQ4_0, true},
   };

@@ -75,10 +75,29 @@ class Streamed : public testing::TestWithParam<Case> {
 };
 std::vector<Case> cases() {
   std::vector<Case> cases;
-  for (const char* model :
-       {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "olmo2", "dtype-bf16",
-        "dtype-f16", "gguf-llama-q8_0.gguf", "gguf-llama-q4_0.gguf", "gguf-llama-q4_1.gguf", "gguf-llama-q5_0.gguf",
-        "gguf-llama-q5_1.gguf", "gguf-llama-q4_k_m.gguf", "gguf-qwen2-q5_k_m.gguf", "gguf-qwen3-q8_0.gguf"})
+  for (const char* model : {"llama2",
+                            "llama-gqa",
+                            "mistral-window",
+                            "qwen2",
+                            "qwen3",
+                            "granite",
+                            "smollm3",
+                            "olmo2",
+                            "dtype-bf16",
+                            "dtype-f16",
+                            "gguf-llama-q8_0.gguf",
+                            "gguf-llama-q4_0.gguf",
+                            "gguf-llama-q4_1.gguf",
+                            "gguf-llama-q5_0.gguf",
+                            "gguf-llama-q5_1.gguf",
+                            "gguf-llama-q4_k_m.gguf",
+                            "gguf-qwen2-q5_k_m.gguf",
+                            "gguf-qwen3-q8_0.gguf",
+                            "gptq-sym",
+                            "gptq-asym",
+                            "awq",
+                            "ct-int8",
+                            "fp8-block"})
     cases.push_back({model, StreamShrink::kOff});
   for (const char* model : {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "olmo2",
                             "dtype-bf16", "dtype-f16"})

@@ -8,6 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from adapter_specs import FUSED, MINIMAL, MINIMAL_KEYS, MORE_TARGETS, NAMED, SPECS, TINKER
 from common import ADAPTERS, MODELS, clean_folder, load_model, randn, round_to, write_json
+from make_quantised import reference_model
+from quant_specs import QUANT_MODELS
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
           "float64": torch.float64}
@@ -17,7 +19,8 @@ OURS = ("base", "store", "vocab", "tamper", "layers")
 def base_for(name):
     """The base model as the adapter's author had it: loaded, and resized where the adapter says so."""
     spec = SPECS[name]
-    model = load_model(MODELS / spec["base"])
+    quantised = spec["base"] in QUANT_MODELS
+    model = reference_model(spec["base"]) if quantised else load_model(MODELS / spec["base"])
     if "vocab" in spec:
         torch.manual_seed(0)  # the new rows are drawn here
         model.resize_token_embeddings(spec["vocab"], mean_resizing=False)

@@ -7,6 +7,7 @@ import gguf
 import numpy as np
 from safetensors.torch import load_file
 
+import plain_quant
 from make_gguf import NAMES, NAMES_BEHIND, unpermute
 
 GGUF_MODULES = {v: k for k, v in (NAMES | NAMES_BEHIND).items()} | {NAMES["post_attention_layernorm"]: "post_attention_layernorm"}
@@ -19,8 +20,11 @@ def tensors_of(path):
 def read_directory(folder):
     config = json.loads((folder / "config.json").read_text())
     weights = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        weights |= tensors_of(path)
+    if "quantization_config" in config:
+        weights = plain_quant.read(folder, config["quantization_config"])
+    else:
+        for path in sorted(folder.glob("*.safetensors")):
+            weights |= tensors_of(path)
     rope = config.get("rope_parameters") or (config.get("rope_scaling") or {}) | {"rope_theta": config["rope_theta"]}
     rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
     return config | {"rope": rope}, weights
