@@ -40,12 +40,13 @@ class Streamed : public testing::TestWithParam<Case> {
   // At least two panels, which are single row tiles here, with a page before
   // and after each.
   HarnessOptions streaming(int64_t weight_bytes) {
-    const bool blocks_of_256 = GetParam().model.find("_k_m") != std::string::npos;
+    const auto named = [](const char* part) { return GetParam().model.find(part) != std::string::npos; };
+    const bool wide = named("_k_m") || named("fp8");  // 256 inputs
     HarnessOptions options;
     const bool shrunk = GetParam().shrink == StreamShrink::kOn;  // a decoded panel more
     options.stream_folder = folder_.string();
     options.stream_shrink = GetParam().shrink;
-    options.streaming.weight_bytes = std::max(weight_bytes, (blocks_of_256 ? 130 : shrunk ? 52 : 44) * kKiB);
+    options.streaming.weight_bytes = std::max(weight_bytes, (wide ? 130 : shrunk ? 52 : 44) * kKiB);
     return options;
   }
   // A prompt of one sequence in two chunks, the first without logits, beside another
