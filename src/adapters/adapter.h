@@ -27,6 +27,7 @@
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "ops/args.h"
+#include "ops/expert_pairs.h"
 #include "sys/file.h"
 #include "sys/shared_memory.h"
 
@@ -50,6 +51,7 @@ struct Adapter {
   int vocab = 0;  // logits this adapter's rows produce; the base's unless resized
   std::vector<LoraPair>
       pairs;  // [layers * kLayerModules + 2]: layer modules, then kLmHead, kEmbed; rank 0 and null where absent
+  ExpertPairs experts;  // of a base with experts
   SavedTensors saved;
   std::vector<TokenId> alora_invocation;  // empty: ordinary LoRA
   std::vector<std::string> report;        // what was applied, notes ("base name differs"), one sentence each

@@ -135,6 +135,10 @@ bool any_number(const Factor& factor, int64_t ranks, Block& block) {
   return false;
 }
 
+std::array<const std::vector<LoraPair>*, 3> expert_lists(const Adapter& adapter) {
+  return {&adapter.experts.router, &adapter.experts.shared_gates, &adapter.experts.matrices};
+}
+
 bool is_embedding(const Adapter& adapter, const LoraPair& pair) { return &pair == &adapter.embed_pair(); }
 
 }  // namespace
@@ -142,6 +146,14 @@ bool is_embedding(const Adapter& adapter, const LoraPair& pair) { return &pair =
 bool changes_something(const Adapter& adapter) {
   if (adapter.saved.any()) return true;
   Block block;
+  for (const auto* list : expert_lists(adapter)) {
+    for (const LoraPair& pair : *list) {
+      if (any_number(pair.b_bias, pair.out)) return true;
+      if (pair.rank > 0 && pair.scaling != 0 && any_number(Factor(pair, true, false), pair.rank, block) &&
+          any_number(Factor(pair, false, false), pair.rank, block))
+        return true;
+    }
+  }
   for (const LoraPair& pair : adapter.pairs) {
     if (any_number(pair.b_bias, pair.out) || any_number(pair.bias_delta, pair.out)) return true;
     if (pair.rank > 0 && pair.scaling != 0 &&
@@ -156,6 +168,10 @@ double change_norm(const Adapter& adapter) {
   const auto sum = std::make_unique<ChangeSum>();
   for (const LoraPair& pair : adapter.pairs)
     if (pair.rank > 0) sum->add(pair, is_embedding(adapter, pair));
+  for (const auto* list : expert_lists(adapter)) {
+    for (const LoraPair& pair : *list)
+      if (pair.rank > 0) sum->add(pair, false);
+  }
   return sum->norm();
 }
 

@@ -107,7 +107,7 @@ std::shared_ptr<Adapter> build(LoadPlan& plan, const ModelConfig& config, std::s
   auto adapter = std::make_shared<Adapter>();
   adapter->bytes = plan.bytes;
   adapter->vocab = plan.vocab;
-  for (const PairPlan& pair : plan.pairs) {
+  const auto make = [&](const PairPlan& pair) {
     LoraPair made{.dtype = pair.dtype, .rank = pair.rank, .in = pair.in, .out = pair.out, .scaling = pair.scaling};
     if (pair.rank > 0) {
       made.a = storage->data + pair.a;
@@ -117,9 +117,18 @@ std::shared_ptr<Adapter> build(LoadPlan& plan, const ModelConfig& config, std::s
     }
     made.b_bias = storage->floats(pair.b_bias);
     made.bias_delta = storage->floats(pair.bias);
-    adapter->rank_max = std::max(adapter->rank_max, pair.rank);
-    adapter->pairs.push_back(made);
-  }
+    return made;
+  };
+  const auto make_all = [&](const std::vector<PairPlan>& plans, std::vector<LoraPair>& pairs) {
+    pairs.reserve(plans.size());
+    for (const PairPlan& pair : plans) pairs.push_back(make(pair));
+  };
+  adapter->rank_max = plan.rank_max();
+  make_all(plan.pairs, adapter->pairs);
+  adapter->experts.experts = config.experts.count;
+  make_all(plan.routers, adapter->experts.router);
+  make_all(plan.shared_gates, adapter->experts.shared_gates);
+  make_all(plan.expert_matrices, adapter->experts.matrices);
   adapter->saved = saved_tensors(plan, config, *storage);
   adapter->alora_invocation = std::move(plan.alora_invocation);
   for (const std::string& sentence : plan.report) adapter->report.push_back(printable(sentence));
@@ -320,23 +329,23 @@ Result<AdapterLoad> read_adapter(const FileSystem& files, const std::string& pat
   LoadPlan plan = *std::move(planned);
 
   if (plan.bytes > options.bytes_max) {
-    AdapterLoad asked{.bytes_needed = plan.bytes, .stamp = source.stamp};
-    for (const PairPlan& pair : plan.pairs) asked.rank_max = std::max(asked.rank_max, pair.rank);
-    return asked;
+    return AdapterLoad{.bytes_needed = plan.bytes, .rank_max = plan.rank_max(), .stamp = source.stamp};
   }
   TRY_ASSIGN(const std::shared_ptr<Storage> storage, storage_for(plan, options, path));
   std::shared_ptr<Adapter> adapter = build(plan, base.config, storage);
   adapter->version = version;
   FilePass pass(*source.weights, std::move(source.cuts), plan, storage->data);
   const auto arrivals = std::make_shared<Arrivals>(plan.layers + 1);
-  if (options.early != nullptr) {
+  // What it has for experts is used when all of it is there.
+  const AdapterEarly* const early = plan.has_experts() ? nullptr : options.early;
+  if (early != nullptr) {
     std::vector<int64_t> through = pass.layer_bytes();
     std::partial_sum(through.begin(), through.end(), through.begin());
-    options.early->begun({adapter, arrivals, std::move(through)});
+    early->begun({adapter, arrivals, std::move(through)});
   }
   Status read = read_numbers(pass, plan, base, source.file.config_text, *storage, *adapter, *arrivals);
   if (read.ok()) read = check_digest(adapter->digest, options.expected_digest, path);
-  if (options.early != nullptr) read = options.early->judge(source.stamp, std::move(read));
+  if (early != nullptr) read = early->judge(source.stamp, std::move(read));
   if (!read.ok()) {
     arrivals->fail({read.error().code, printable(read.error().message)});
     return std::move(read).error();

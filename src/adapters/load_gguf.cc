@@ -72,7 +72,7 @@ Status collect(const GgufFile& gguf, const ModelConfig& config, bool strict, Loa
     char part = '\0';
     const ModuleRef module = module_of(tensor, config, part);
     if (part == '\0') {
-      TRY_ASSIGN(const bool norm, plan_norm(config, module, tensor, gguf.path, plan));
+      TRY_ASSIGN(const bool norm, plan_norm(config, module, tensor, 0, gguf.path, plan));
       if (norm) continue;
     } else if (module.site == Site::kLinear || module.site == Site::kHead || module.site == Site::kEmbed) {
       Pair& pair = pairs[module.key];

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "adapters/expert_map.h"
 #include "adapters/load_plan.h"
 #include "adapters/peft_map.h"
 #include "base/limits.h"
@@ -31,6 +32,7 @@ struct ModuleTensors {
   // with all it has.
   const TensorInfo* copy = nullptr;      // of `weight`
   const TensorInfo* original = nullptr;  // what was there before
+  bool taken = false;                    // kExpertStack: it is one that the config means
 };
 
 class PeftPlanner {
@@ -55,6 +57,7 @@ class PeftPlanner {
     TRY(settle_copies());
     TRY(plan_saved());
     TRY(plan_pairs());
+    TRY(plan_stacks());
     TRY(plan_tied_head());
     TRY(plan_biases());
     TRY(plan_tokens());
@@ -117,7 +120,7 @@ class PeftPlanner {
   // Where a tensor belongs; null where this module can have none such.
   static const TensorInfo** slot_of(ModuleTensors& module, Part part) {
     const Site site = module.module.site;
-    const bool linear = site == Site::kLinear || site == Site::kQkv || site == Site::kGateUp;
+    const bool linear = site == Site::kLinear || site == Site::kQkv || site == Site::kGateUp || is_of_experts(site);
     const bool vocab = site == Site::kHead || site == Site::kEmbed;
     switch (part) {
       case Part::kLoraA:
@@ -242,7 +245,8 @@ class PeftPlanner {
   }
 
   Status plan_saved_tensor(const ModuleRef& ref, const TensorInfo& tensor) {
-    TRY_ASSIGN(const bool norm, plan_norm(config_, ref, tensor, path_, plan_));
+    const float plus = config_.norm_plus_one ? 1.0f : 0.0f;
+    TRY_ASSIGN(const bool norm, plan_norm(config_, ref, tensor, plus, path_, plan_));
     if (norm) return {};
     ++plan_.modules[module_name(ref)];
     SavedMatrix& matrix = ref.site == Site::kEmbed ? plan_.embed : plan_.head;
@@ -280,9 +284,12 @@ class PeftPlanner {
 
   Status find_targets() {
     for (const ModuleRef& ref : lora_modules(config_)) {
-      TRY_ASSIGN(const bool targeted, matcher_.targets(ref.key, ref.site == Site::kLinear));
+      const bool linear = ref.site == Site::kLinear || is_of_experts(ref.site);
+      TRY_ASSIGN(bool targeted, matcher_.targets(ref.key, linear));
+      if (ref.site == Site::kRouter && matcher_.targets_parameter(router_parameter(ref.layer))) targeted = true;
       targeted_.push_back(targeted);
     }
+    TRY(find_stacks());
     find_tied_pair();
     const std::vector<std::string> unused = matcher_.unused_targets();
     if (unused.empty()) return {};
@@ -299,6 +306,54 @@ class PeftPlanner {
         continue;
       }
       TRY(refuse(config_path_, which + ", which is no linear module or embedding of this base model"));
+    }
+    return {};
+  }
+
+  // Parameters of all experts of a layer that the config means.
+  Status find_stacks() {
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      if (!has_experts(config_, layer)) continue;
+      for (const bool down : {false, true}) {
+        if (matcher_.targets_parameter(expert_parameter(layer, down)))
+          stacks_.push_back({layer, down, expert_parameter(layer, down)});
+      }
+    }
+    for (const std::string& name : matcher_.unused_parameters()) {
+      TRY(refuse(config_path_,
+                 "\"target_parameters\" names \"" + name.substr(0, 100) +
+                     "\"; LoRA on parameters that are not linear modules is known of experts and their "
+                     "router (mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.gate.weight), and this "
+                     "base model has none of that name"));
+    }
+    return {};
+  }
+
+  // Of two of a layer that of down_proj is the outer one.
+  Status plan_stacks() {
+    for (const ExpertStack& stack : stacks_) {
+      const std::string outer = "model.layers." + std::to_string(stack.layer) + ".mlp.experts";
+      const bool both = std::count_if(stacks_.begin(), stacks_.end(),
+                                      [&](const ExpertStack& other) { return other.layer == stack.layer; }) == 2;
+      const std::string key = both && !stack.down ? outer + ".base_layer" : outer;
+      ModuleTensors* const module = find(key);
+      if (module == nullptr || (!module->pair.a && !module->pair.b)) {
+        TRY(refuse(path_, "\"target_parameters\" targets " + stack.key + ", but \"base_model.model." + key +
+                              ".lora_A.weight\" is missing"));
+        continue;
+      }
+      module->taken = true;
+      TRY_ASSIGN(const int rank, matcher_.rank(stack.key));
+      TRY_ASSIGN(const double scaling, matcher_.scaling(stack.key));
+      TRY(plan_expert_stack(config_, stack, module->pair, rank, scaling, path_, plan_));
+    }
+    for (const auto& [key, module] : modules_) {
+      if (module.module.site != Site::kExpertStack || module.taken) continue;
+      const TensorInfo* const first = module.pair.a   ? module.pair.a
+                                      : module.pair.b ? module.pair.b
+                                                      : module.pair.b_bias;
+      if (first == nullptr) continue;
+      TRY(refuse(path_, "tensor \"" + first->name + "\" is for a parameter that \"target_parameters\" does not name"));
     }
     return {};
   }
@@ -333,7 +388,7 @@ class PeftPlanner {
     std::set<std::string> kinds;
     if (!peft_.all_linear) return kinds;
     for (const ModuleRef& ref : modules)
-      if (ref.site == Site::kLinear) kinds.insert(module_name(ref));
+      if (ref.site == Site::kLinear || is_of_experts(ref.site)) kinds.insert(module_name(ref));
     for (const ModuleRef& ref : modules) {
       const ModuleTensors* module = find(ref.key);
       if ((module && (module->pair.a || module->pair.b)) || covered_by_fused(ref)) kinds.erase(module_name(ref));
@@ -568,6 +623,7 @@ class PeftPlanner {
   LoadPlan plan_;
   std::map<std::string, ModuleTensors> modules_;  // by canonical key
   std::vector<bool> targeted_;                    // as lora_modules()
+  std::vector<ExpertStack> stacks_;               // that are targeted
   bool saved_on_own_account_ = false;
   bool tied_pair_ = false;  // the head's pair is the embedding's
   std::string adapter_;     // the name that the file's tensors have for the adapter

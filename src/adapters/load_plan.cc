@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
+#include "adapters/expert_map.h"
 #include "adapters/made_for.h"
 #include "base/limits.h"
 #include "formats/model_tensors.h"
@@ -45,6 +47,27 @@ PairPlan& LoadPlan::pair(int layer, Module module) {
   return pairs[static_cast<size_t>(layer) * kLayerModules + static_cast<size_t>(module)];
 }
 
+PairPlan& LoadPlan::pair_of(const ModelConfig& config, const ModuleRef& module) {
+  const auto layer = static_cast<size_t>(module.layer), all = static_cast<size_t>(config.layers);
+  if (module.site != Site::kExpertMatrix) {
+    std::vector<PairPlan>& list = module.site == Site::kRouter ? routers : shared_gates;
+    list.resize(all);
+    return list[layer];
+  }
+  const auto experts = static_cast<size_t>(config.experts.count), parts = static_cast<size_t>(kExpertMatrixCount);
+  expert_matrices.resize(all * experts * parts);
+  return expert_matrices[(layer * experts + static_cast<size_t>(module.expert)) * parts +
+                         static_cast<size_t>(module.expert_part)];
+}
+
+int LoadPlan::rank_max() const {
+  int most = 0;
+  for (const auto* list : {&pairs, &routers, &shared_gates, &expert_matrices}) {
+    for (const PairPlan& pair : *list) most = std::max(most, pair.rank);
+  }
+  return most;
+}
+
 int32_t LoadPlan::layer_of(const ModuleRef& module) const {
   if (module.layer >= 0) return module.layer;
   return module.site == Site::kEmbed ? 0 : layers;
@@ -77,7 +100,7 @@ Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>&
   return offset;
 }
 
-Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
+Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor, float plus,
                        const std::string& path, LoadPlan& plan) {
   const bool of_layer = module.site == Site::kLayerNorm;
   if (!of_layer && module.site != Site::kFinalNorm) return false;
@@ -85,6 +108,7 @@ Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const
   const int64_t size = of_layer ? norm_width(config, module.norm) : config.hidden;
   if (is_quantised(tensor.dtype)) return corrupt(path + ": " + tensor_text(tensor) + " is a norm, and quantised");
   TRY_ASSIGN(const int64_t offset, plan_whole(tensor, {size}, DType::kF32, plan.layer_of(module), path, plan));
+  plan.placements.back().plus = plus;
   if (list == nullptr) {
     plan.final_norm = offset;
   } else {
@@ -168,21 +192,38 @@ Status check_linear_shapes(const PairTensors& tensors, int in, const std::vector
   return tensors.b_bias ? check_shape(*tensors.b_bias, {out_all}, path) : Status();
 }
 
+Status check_module(const ModuleRef& module, const PairOptions& options, const std::string& path) {
+  if (!std::isfinite(static_cast<float>(options.scaling)))
+    return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
+  if (module.site != Site::kExpertStack) return {};  // of PEFT's folders alone, and not planned here
+  return unsupported(path + ": LoRA on all experts of a layer at once (" + module.key +
+                     ") is not known in this format");
+}
+
+struct PartShapes {
+  int in = 0;
+  std::vector<int> outs;
+};
+PartShapes part_shapes(const ModelConfig& config, const ModuleRef& module, std::span<const Module> parts, int vocab) {
+  if (is_of_experts(module.site)) return {expert_shape(config, module).in, {expert_shape(config, module).out}};
+  PartShapes shapes{linear_shape(config, parts[0]).in, {}};
+  for (const Module part : parts)
+    shapes.outs.push_back(part == Module::kLmHead ? vocab : linear_shape(config, part).out);
+  return shapes;
+}
+
 }  // namespace
 
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan) {
   const bool embed = module.site == Site::kEmbed;
-  if (!std::isfinite(static_cast<float>(options.scaling)))
-    return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
+  TRY(check_module(module, options, path));
   TRY_ASSIGN(const int rank, check_rank(module, tensors, options, embed, path));
   if (embed) return plan_embed(config, tensors, options, rank, path, plan);
 
+  const bool of_experts = is_of_experts(module.site);
   const std::vector<Module> parts = parts_of(module);
-  const int in = linear_shape(config, parts[0]).in;
-  std::vector<int> outs;
-  for (const Module part : parts)
-    outs.push_back(part == Module::kLmHead ? options.vocab : linear_shape(config, part).out);
+  const auto [in, outs] = part_shapes(config, module, parts, options.vocab);
   TRY(check_linear_shapes(tensors, in, outs, rank, path));
   const DType dtype = plan.int8 ? DType::kF32 : pair_dtype(tensors);
   const auto reserve_factor = [&](int64_t count) {
@@ -202,7 +243,7 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
                              .scale_offset = a_scale});
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    PairPlan& pair = plan.pair(module.layer, parts[i]);
+    PairPlan& pair = of_experts ? plan.pair_of(config, module) : plan.pair(module.layer, parts[i]);
     if (pair.rank > 0) return corrupt(path + ": holds " + module.key + " twice, once inside a fused projection");
     pair.a = a;  // fused projections share A
     pair.a_scale = a_scale;
@@ -211,7 +252,8 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
     pair.in = in;
     pair.out = outs[i];
     pair.scaling = static_cast<float>(options.scaling);
-    std::vector<int32_t> order = options.row_order_of ? options.row_order_of(config, parts[i]) : std::vector<int32_t>();
+    std::vector<int32_t> order =
+        options.row_order_of && !of_experts ? options.row_order_of(config, parts[i]) : std::vector<int32_t>();
     pair.b_t = reserve_factor(outs[i]);
     pair.b_scale = reserve_scale(outs[i]);
     plan.placements.push_back({.tensor = tensors.b,

@@ -35,8 +35,11 @@ struct Placement {
   DType to = DType::kF32;  // the tensor's own format, or f32
   int32_t layer = 0;       // the tensor's: one and the same in all of its placements
   int64_t offset = 0;
-  int64_t scale_offset = -1;       // where the scales of int8 factors go (`to` is f32 then); absent: plain numbers
+  int64_t scale_offset = -1;  // where the scales of int8 factors go (`to` is f32 then); absent: plain numbers
+  // Of each row these columns alone, with `transpose`; all: 0, 1.
+  int64_t col_begin = 0, col_step = 1;
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
+  float plus = 0;                  // added to each number (`to` is f32 then)
 };
 
 struct PairPlan {
@@ -55,6 +58,8 @@ struct SavedMatrix {
 
 struct LoadPlan {
   std::vector<PairPlan> pairs;  // as Adapter::pairs
+  // As ExpertPairs; empty until one of them is planned.
+  std::vector<PairPlan> routers, shared_gates, expert_matrices;
   std::vector<Placement> placements;
   SavedMatrix embed, head;
   int64_t final_norm = -1;
@@ -76,6 +81,9 @@ struct LoadPlan {
   // Reserves `count` bytes at a multiple of 64.
   int64_t reserve(int64_t count);
   PairPlan& pair(int layer, Module module);
+  PairPlan& pair_of(const ModelConfig& config, const ModuleRef& module);  // of a layer with experts
+  bool has_experts() const { return !routers.empty() || !shared_gates.empty() || !expert_matrices.empty(); }
+  int rank_max() const;
   int32_t layer_of(const ModuleRef& module) const;
 };
 
@@ -106,9 +114,9 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
 Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to, int32_t layer,
                            const std::string& path, LoadPlan& plan);
 
-// The vector of a norm, which takes the place of the base's. False: `module` is no norm
-// of this base, nothing is planned.
-Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
+// The vector of a norm, which takes the place of the base's, with `plus` added to each
+// number. False: `module` is no norm of this base, nothing is planned.
+Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor, float plus,
                        const std::string& path, LoadPlan& plan);
 
 // What an adapter says of the base it was made for (made_for.h), for whoever loads it.

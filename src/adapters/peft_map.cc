@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "adapters/expert_map.h"
+
 namespace loralei {
 
 namespace {
@@ -80,6 +82,15 @@ bool eat_suffix(std::string_view& name, const Suffix& suffix, std::string& adapt
   return true;
 }
 
+// Inside of a layer; empty: it has none such. Of one with experts the MLP is the shared
+// expert.
+std::string path_of(const ModelConfig& config, int layer, const LayerModule& part) {
+  constexpr std::string_view kMlp = "mlp.";
+  const std::string path = part.path;
+  if (!path.starts_with(kMlp) || !has_experts(config, layer)) return path;
+  return config.experts.shared_width > 0 ? "mlp.shared_expert." + path.substr(kMlp.size()) : "";
+}
+
 ModuleRef layer_norm(const ModelConfig& config, int layer, LayerNorm norm) {
   ModuleRef module{.site = Site::kLayerNorm, .layer = layer, .norm = norm};
   module.key =
@@ -104,9 +115,14 @@ ModuleRef parse_module(std::string_view path, const ModelConfig& config) {
       return unknown;
     path.remove_prefix(static_cast<size_t>(end - path.data()));
     if (!eat(path, ".")) return unknown;
+    if (has_experts(config, layer)) {
+      ModuleRef module = parse_expert_module(path, config, layer);
+      if (module.site != Site::kUnknown) return module;
+    }
     for (const LayerModule& part : kLayerParts) {
-      if (path != part.path) continue;
-      return {part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + part.path};
+      const std::string own = path_of(config, layer, part);
+      if (own.empty() || path != own) continue;
+      return {part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + own};
     }
     for (size_t norm = 0; norm < kLayerNorms; ++norm) {
       const std::string_view name = config.norm_names[norm];
@@ -140,9 +156,12 @@ std::vector<ModuleRef> lora_modules(const ModelConfig& config) {
   for (int layer = 0; layer < config.layers; ++layer) {
     for (const LayerModule& part : kLayerParts) {
       if (part.site != Site::kLinear && part.site != Site::kQkv && part.site != Site::kGateUp) continue;
-      modules.push_back({part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + part.path});
+      const std::string path = path_of(config, layer, part);
+      if (path.empty()) continue;
+      modules.push_back({part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + path});
     }
   }
+  for (ModuleRef& module : expert_modules(config)) modules.push_back(std::move(module));
   modules.push_back({Site::kHead, -1, Module::kLmHead, "lm_head"});
   modules.push_back({Site::kEmbed, -1, Module::kEmbed, "model.embed_tokens"});
   return modules;

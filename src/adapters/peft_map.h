@@ -20,7 +20,21 @@
 namespace loralei {
 
 // What a module is in the model.
-enum class Site : uint8_t { kLinear, kQkv, kGateUp, kHead, kEmbed, kFinalNorm, kLayerNorm, kUnknown };
+enum class Site : uint8_t {
+  kLinear,
+  kQkv,
+  kGateUp,
+  kHead,
+  kEmbed,
+  kFinalNorm,
+  kLayerNorm,
+  // Of layers with experts (expert_map.h).
+  kRouter,
+  kSharedGate,
+  kExpertMatrix,
+  kExpertStack,
+  kUnknown
+};
 
 struct ModuleRef {
   Site site = Site::kUnknown;
@@ -29,6 +43,7 @@ struct ModuleRef {
   std::string key;                     // canonical: "model.layers.3.self_attn.q_proj", "lm_head"
   bool unembed = false;                // the head, named unembed_tokens
   LayerNorm norm = LayerNorm::kInput;  // kLayerNorm
+  int expert = -1, expert_part = 0;    // kExpertMatrix: whose, and gate, up or down
 };
 
 // What a tensor is of its module.

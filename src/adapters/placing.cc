@@ -95,6 +95,16 @@ void place_elements(const Placement& placement, int64_t row, int64_t count, cons
   if (begin >= end) return;
   const int64_t cols = placement.cols, first = begin - placement.row_begin;
   const std::byte* from = source + (begin - row) * cols * kBytes;
+  if (placement.col_step != 1) {
+    const int64_t picked = cols / placement.col_step;
+    for (int64_t r = 0; r < end - begin; ++r) {
+      for (int64_t c = 0; c < picked; ++c) {
+        std::memcpy(place + (c * placement.row_count + first + r) * kBytes,
+                    from + (r * cols + placement.col_begin + c * placement.col_step) * kBytes, sizeof(Element));
+      }
+    }
+    return;
+  }
   if (placement.row_order.empty()) {
     if (placement.transpose)
       return transpose<Element>(from, end - begin, cols, place + first * kBytes, placement.row_count);

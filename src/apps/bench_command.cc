@@ -381,8 +381,9 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->required()
       ->check(CLI::IsMember({"machine", "decode", "prefill", "mixed", "blocking", "flatness", "overflow", "offload",
                              "prefix", "coldstart", "kv-codec", "server", "trace", "lengths", "generate"}));
-  command->add_option("--shape", options.shape,
-                      "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano");
+  command->add_option(
+      "--shape", options.shape,
+      "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny, llama-nano, qwen3-30b-a3b or moe-tiny");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
   command->add_option("--batch", options.batches, "batch sizes")
       ->delimiter(',')

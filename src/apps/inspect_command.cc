@@ -70,7 +70,7 @@ std::string rope_text(const ModelConfig& config) {
   std::string text = "theta " + std::to_string(static_cast<int64_t>(config.rope_theta)) + ", scaling " +
                      kKinds[static_cast<int>(config.rope_scaling.kind)];
   if (config.rope_scaling.kind != RopeScalingKind::kNone) text += " by " + std::to_string(config.rope_scaling.factor);
-  return text;
+  return config.sliding_rope ? text + "; with a window: " + rope_text(with_sliding_rope(config)) : text;
 }
 
 std::string positions_text(const ModelConfig& config) {
@@ -101,6 +101,12 @@ void show_model(const BaseModelFile& file) {
   line("architecture", config.architecture);
   line("layers", std::to_string(config.layers));
   line("hidden / ffn", std::to_string(config.hidden) + " / " + std::to_string(config.ffn));
+  if (config.experts.count > 0) {
+    line("experts",
+         std::to_string(config.experts.count) + " of " + std::to_string(config.experts.width) + ", " +
+             std::to_string(config.experts.used) + " of them for each row" +
+             (config.experts.shared_width > 0 ? ", beside one of " + std::to_string(config.experts.shared_width) : ""));
+  }
   line("heads", std::to_string(config.heads) + ", KV " + std::to_string(config.kv_heads) + ", of " +
                     std::to_string(config.head_dim));
   line("vocabulary", std::to_string(config.vocab) + (config.tied_head ? ", head tied to the embedding" : ""));

@@ -54,6 +54,19 @@ bool more_bits(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
+// Of a layer of Qwen3-MoE: norms of queries and keys, the router, all experts of a kind
+// in one tensor.
+void add_experts(const ModelConfig& config, const std::string& prefix, DType most, DType finer,
+                 std::vector<OutTensor>& tensors) {
+  const int64_t count = config.experts.count, width = config.experts.width, hidden = config.hidden;
+  tensors.push_back({prefix + "attn_q_norm.weight", DType::kF32, 1, config.head_dim});
+  tensors.push_back({prefix + "attn_k_norm.weight", DType::kF32, 1, config.head_dim});
+  tensors.push_back({prefix + "ffn_gate_inp.weight", DType::kF32, count, hidden});
+  tensors.push_back({prefix + "ffn_gate_exps.weight", most, count * width, hidden, count});
+  tensors.push_back({prefix + "ffn_up_exps.weight", most, count * width, hidden, count});
+  tensors.push_back({prefix + "ffn_down_exps.weight", finer, count * hidden, width, count});
+}
+
 std::vector<OutTensor> gguf_tensors(const ModelConfig& config, const Recipe& recipe) {
   std::vector<OutTensor> tensors = {{"token_embd.weight", recipe.most, config.vocab, config.hidden},
                                     {"output_norm.weight", DType::kF32, 1, config.hidden},
@@ -70,6 +83,10 @@ std::vector<OutTensor> gguf_tensors(const ModelConfig& config, const Recipe& rec
     tensors.push_back({prefix + "attn_v.weight", finer, kv, config.hidden});
     tensors.push_back({prefix + "attn_output.weight", most, config.hidden, q});
     tensors.push_back({prefix + "ffn_norm.weight", DType::kF32, 1, config.hidden});
+    if (config.experts.count > 0) {
+      add_experts(config, prefix, most, finer, tensors);
+      continue;
+    }
     tensors.push_back({prefix + "ffn_gate.weight", most, config.ffn, config.hidden});
     tensors.push_back({prefix + "ffn_up.weight", most, config.ffn, config.hidden});
     tensors.push_back({prefix + "ffn_down.weight", finer, config.hidden, config.ffn});
@@ -79,18 +96,27 @@ std::vector<OutTensor> gguf_tensors(const ModelConfig& config, const Recipe& rec
 
 GgufMetadata model_metadata(const ModelConfig& config, const Recipe& recipe) {
   GgufMetadata metadata;
-  metadata.text("general.architecture", "llama");
+  const std::string architecture = config.experts.count > 0 ? "qwen3moe" : "llama";
+  const auto key = [&architecture](const char* name) { return architecture + "." + name; };
+  metadata.text("general.architecture", architecture);
   metadata.u32("general.file_type", recipe.file_type);
-  metadata.u32("llama.context_length", static_cast<uint32_t>(config.max_position));
-  metadata.u32("llama.embedding_length", static_cast<uint32_t>(config.hidden));
-  metadata.u32("llama.block_count", static_cast<uint32_t>(config.layers));
-  metadata.u32("llama.feed_forward_length", static_cast<uint32_t>(config.ffn));
-  metadata.u32("llama.attention.head_count", static_cast<uint32_t>(config.heads));
-  metadata.u32("llama.attention.head_count_kv", static_cast<uint32_t>(config.kv_heads));
-  metadata.u32("llama.rope.dimension_count", static_cast<uint32_t>(config.head_dim));
-  metadata.u32("llama.vocab_size", static_cast<uint32_t>(config.vocab));
-  metadata.f32("llama.attention.layer_norm_rms_epsilon", static_cast<float>(config.rms_eps));
-  metadata.f32("llama.rope.freq_base", static_cast<float>(config.rope_theta));
+  metadata.u32(key("context_length").c_str(), static_cast<uint32_t>(config.max_position));
+  metadata.u32(key("embedding_length").c_str(), static_cast<uint32_t>(config.hidden));
+  metadata.u32(key("block_count").c_str(), static_cast<uint32_t>(config.layers));
+  metadata.u32(key("feed_forward_length").c_str(), static_cast<uint32_t>(config.ffn));
+  metadata.u32(key("attention.head_count").c_str(), static_cast<uint32_t>(config.heads));
+  metadata.u32(key("attention.head_count_kv").c_str(), static_cast<uint32_t>(config.kv_heads));
+  metadata.u32(key("rope.dimension_count").c_str(), static_cast<uint32_t>(config.head_dim));
+  metadata.u32(key("vocab_size").c_str(), static_cast<uint32_t>(config.vocab));
+  metadata.f32(key("attention.layer_norm_rms_epsilon").c_str(), static_cast<float>(config.rms_eps));
+  metadata.f32(key("rope.freq_base").c_str(), static_cast<float>(config.rope_theta));
+  if (config.experts.count > 0) {
+    metadata.u32(key("attention.key_length").c_str(), static_cast<uint32_t>(config.head_dim));
+    metadata.u32(key("attention.value_length").c_str(), static_cast<uint32_t>(config.head_dim));
+    metadata.u32(key("expert_count").c_str(), static_cast<uint32_t>(config.experts.count));
+    metadata.u32(key("expert_used_count").c_str(), static_cast<uint32_t>(config.experts.used));
+    metadata.u32(key("expert_feed_forward_length").c_str(), static_cast<uint32_t>(config.experts.width));
+  }
   std::vector<std::string> tokens;
   std::vector<float> scores;
   std::vector<int32_t> types;
@@ -160,11 +186,20 @@ Result<ModelConfig> bench_shape(const std::string& name) {
   } else if (name == "llama-nano") {
     config.hidden = 64, config.layers = 2, config.heads = 2, config.kv_heads = 2, config.ffn = 128;
     config.vocab = 512;
+  } else if (name == "qwen3-30b-a3b") {  // of Qwen3: 3.3 of 30.5 billion weights meet a token
+    config.hidden = 2048, config.layers = 48, config.heads = 32, config.kv_heads = 4, config.ffn = 6144;
+    config.head_dim = 128, config.vocab = 151936, config.rope_theta = 1e6;
+    config.experts = {.count = 128, .used = 8, .width = 768, .normed = true};
+  } else if (name == "moe-tiny") {
+    config.hidden = 256, config.layers = 4, config.heads = 4, config.kv_heads = 2, config.ffn = 512;
+    config.experts = {.count = 16, .used = 4, .width = 256, .normed = true};
   } else {
     return invalid_argument("Unknown --shape '" + name +
-                            "'; choose llama-1b, llama3-1b, llama-7b, llama-tiny or llama-nano.");
+                            "'; choose llama-1b, llama3-1b, llama-7b, llama-tiny, llama-nano, qwen3-30b-a3b or "
+                            "moe-tiny.");
   }
-  config.head_dim = config.hidden / config.heads;
+  if (config.experts.count > 0) config.architecture = "qwen3_moe";
+  if (config.head_dim == 0) config.head_dim = config.hidden / config.heads;
   return config;
 }
 

@@ -16,7 +16,7 @@
 namespace loralei {
 
 // "llama-1b", "llama-7b": shapes of docs/benchmarks.md; "llama-tiny": 8 layers of 256,
-// "llama-nano": 2 layers of 64, for tests.
+// "llama-nano": 2 layers of 64, for tests; "qwen3-30b-a3b", "moe-tiny": with experts.
 Result<ModelConfig> bench_shape(const std::string& name);
 
 using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;

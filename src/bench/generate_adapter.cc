@@ -110,6 +110,8 @@ Result<std::string> generated_adapter(const std::string& cache_dir, const std::s
     return invalid_argument("--targets is qkv, qkvo or all, not '" + targets + "'.");
   if (rank < 1 || rank > 512) return invalid_argument("--rank must lie between 1 and 512.");
   TRY_ASSIGN(const ModelConfig config, bench_shape(shape));
+  if (config.experts.count > 0 && targets == "all")
+    return invalid_argument("Adapters on experts are not generated; choose the targets qkv or qkvo.");
   const bool gguf = format == AdapterFormat::kGguf;
   const std::string path = cache_dir + "/" + shape + "-" + targets + "-r" + std::to_string(rank) + "-" +
                            std::to_string(number) + (gguf ? ".gguf" : "");

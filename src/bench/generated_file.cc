@@ -142,9 +142,10 @@ int64_t write_gguf_head(Writer& out, const GgufMetadata& metadata, const std::ve
   for (const OutTensor& tensor : tensors) {
     out.text(tensor.name);
     const bool is_vector = tensor.rows == 1;
-    out.value<uint32_t>(is_vector ? 1 : 2);
+    out.value<uint32_t>(is_vector ? 1 : tensor.stacked > 1 ? 3 : 2);
     out.value<uint64_t>(static_cast<uint64_t>(tensor.cols));
-    if (!is_vector) out.value<uint64_t>(static_cast<uint64_t>(tensor.rows));
+    if (!is_vector) out.value<uint64_t>(static_cast<uint64_t>(tensor.rows / tensor.stacked));
+    if (tensor.stacked > 1) out.value<uint64_t>(static_cast<uint64_t>(tensor.stacked));
     out.value<uint32_t>(ggml_type(tensor.dtype));
     out.value<uint64_t>(static_cast<uint64_t>(offset));
     offset += (tensor.bytes() + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment;

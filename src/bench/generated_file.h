@@ -81,7 +81,8 @@ class GgufMetadata {
 struct OutTensor {
   std::string name;
   DType dtype;
-  int64_t rows, cols;  // cols is the fast dimension; one row: a vector
+  int64_t rows, cols;   // cols is the fast dimension; one row: a vector
+  int64_t stacked = 1;  // matrices of as many rows each, of which these are
   int64_t bytes() const { return rows * row_bytes(dtype, cols); }
 };
 

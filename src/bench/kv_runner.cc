@@ -142,6 +142,12 @@ Adapter adapter_from_layer(const Adapter& adapter, int32_t layer, AdapterVersion
   if (layer == 0) return above;
   const auto below = static_cast<size_t>(layer);
   std::fill_n(above.pairs.begin(), below * kLayerModules, LoraPair{});
+  const auto clear = [below](std::vector<LoraPair>& pairs, size_t of_layer) {
+    if (!pairs.empty()) std::fill_n(pairs.begin(), below * of_layer, LoraPair{});
+  };
+  clear(above.experts.router, 1);
+  clear(above.experts.shared_gates, 1);
+  clear(above.experts.matrices, static_cast<size_t>(above.experts.experts) * ExpertPairs::kParts);
   above.pairs.back() = {};  // kEmbed
   SavedTensors& saved = above.saved;
   for (auto& norms : saved.norms) std::fill_n(norms.begin(), std::min(below, norms.size()), nullptr);

@@ -185,9 +185,9 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   const StreamShares shares = stream_shares(options.engine, fixed, budget);
   TRY_ASSIGN(const ResidencyPlan plan,
              plan_residency(planned, resident ? weight_bytes : shares.weights, options.residency));
-  for (const PlannedMatrix& matrix : planned)
-    forecast.touched_bytes += matrix.role == MatrixRole::kEmbed ? 0 : planned_bytes(matrix);
-  forecast.streamed_bytes = plan.streamed_bytes;
+  const PassBytes bytes = pass_bytes(planned, plan, file.config.experts.used);
+  forecast.touched_bytes = bytes.touched;
+  forecast.streamed_bytes = bytes.read;
   forecast.text = "memory budget " + format_bytes(budget) + ": ";
   if (resident) {
     forecast.text += "everything is resident\n";

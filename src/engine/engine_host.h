@@ -98,8 +98,8 @@ class Ledger;
 // held, which is the most that start() would read.
 struct StreamForecast {
   std::string text;            // the shares and the plan as a table
-  int64_t touched_bytes = 0;   // weights a pass uses
-  int64_t streamed_bytes = 0;  // of them read from disk in every pass
+  int64_t touched_bytes = 0;   // weights a pass of one row uses
+  int64_t streamed_bytes = 0;  // of them read from disk in every pass; of experts, what is expected (residency.h)
 };
 Result<StreamForecast> forecast_streaming(const EngineHostOptions& options);
 

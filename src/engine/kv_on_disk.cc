@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <string_view>
 
 #include "base/sha256.h"
 #include "base/units.h"
@@ -50,6 +51,26 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
   const RopeTable rope = make_rope_table(config, max_model_len);
   add(rope.attention_scale);
   add_all(rope.inv_freq);
+  // What models had not before, each behind its name: the others keep their files.
+  const auto add_named = [&](std::string_view name, const auto& value) {
+    add_all(name);
+    add(value);
+  };
+  if (config.attention_cap != 0) add_named("attention_cap", config.attention_cap);
+  if (config.norm_plus_one) add_named("norm_plus_one", config.norm_plus_one);
+  if (config.activation != Activation::kSilu) add_named("activation", config.activation);
+  if (config.sliding_rope) {
+    add_all(std::string_view("sliding_rope"));
+    const RopeTable sliding = make_rope_table(with_sliding_rope(config), max_model_len);
+    add(sliding.attention_scale);
+    add_all(sliding.inv_freq);
+  }
+  if (const ExpertConfig& experts = config.experts; experts.count > 0) {
+    add_all(std::string_view("experts"));
+    for (const int number : {experts.count, experts.used, experts.width, experts.shared_width}) add(number);
+    add(experts.normed);
+    add_all(experts.dense);
+  }
   return sum.finish();
 }
 

@@ -191,6 +191,8 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.lora_s = static_cast<double>(times.lora_ns) * 1e-9;
   stats.disk_s = static_cast<double>(times.disk_ns) * 1e-9;
   stats.disk_read_bytes = times.disk_read_bytes;
+  stats.expert_hits = times.expert_hits;
+  stats.expert_misses = times.expert_misses;
   stats.collective_s = static_cast<double>(times.collective_ns) * 1e-9;
   stats.collective_bytes = times.collective_bytes;
   stats.streamed_bytes = parts_.executor->streamed_bytes();

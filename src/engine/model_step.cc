@@ -32,6 +32,14 @@ void ModelStep::fill_sources(std::span<const AdapterVersionId> slots, std::span<
   if (std::ranges::equal(slots_, slots) && std::ranges::equal(first_layers_, first_layers)) return;
   slots_.assign(slots.begin(), slots.end());
   first_layers_.assign(first_layers.begin(), first_layers.end());
+  experts_.clear();
+  bool any_experts = false;
+  for (const AdapterVersionId version : slots) {
+    const ExpertPairs& experts = announced(version).experts;
+    experts_.push_back(experts.any() ? &experts : nullptr);
+    any_experts = any_experts || experts.any();
+  }
+  if (!any_experts) experts_.clear();
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     const auto& pairs = announced(slots[slot]).pairs;
     if (slot == 0) sources_.resize(pairs.size() * slots.size());
@@ -71,6 +79,8 @@ const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams, LayerAss
   batch_.segments = batch.segments;
   batch_.sources = batch.segments.empty() ? nullptr : sources_.data();
   batch_.slots = static_cast<int32_t>(batch.adapters.size());
+  batch_.experts = batch.segments.empty() ? std::span<const ExpertPairs* const>() : experts_;
+  batch_.expert_layers = batch_.experts.empty() ? std::span<const int32_t>() : first_layers_;
   batch_.versions = batch.adapters;
   batch_.overrides = overrides_;
   // Helpers compute all layers of an adapter.

@@ -67,9 +67,10 @@ class ModelStep {
   std::vector<RowGroup> groups_;
   std::vector<RowOverride> overrides_;
   std::vector<GroupStream> streams_;
-  std::vector<AdapterVersionId> slots_;  // of sources_
-  std::vector<int32_t> first_layers_;    // beside them
-  std::vector<LoraSource> sources_;      // [modules][slots_]
+  std::vector<AdapterVersionId> slots_;      // of sources_
+  std::vector<int32_t> first_layers_;        // beside them
+  std::vector<LoraSource> sources_;          // [modules][slots_]
+  std::vector<const ExpertPairs*> experts_;  // [slots_], or empty: none has any
 };
 
 }  // namespace loralei

@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/units.h"
+#include "formats/expert_tensors.h"
 #include "formats/family.h"
 #include "formats/gguf_model.h"
 #include "formats/gguf_parts.h"
@@ -87,9 +88,13 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
              join_stored_tensors(files, parsed.quant, expected_tensors(model.config), weights, model.notes, path));
   model.index = std::move(weights.index);
   if (joined > 0) model.quantised = quant_text(parsed.quant);
+  TRY(split_experts(model.config, model.index, path));
   TRY(check_tensors(model.config, weights.foreign, model.index, model.notes, path));
   if (const TensorInfo* weight = model.index.find("model.layers.0.self_attn.q_proj.weight"))
     model.config.dtype = weight->dtype;
+  for (TensorInfo& tensor : model.index.tensors) {
+    if (model.config.norm_plus_one && tensor.shape.size() == 1 && tensor.name.ends_with("norm.weight")) tensor.plus = 1;
+  }
   return model;
 }
 
@@ -151,6 +156,7 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
     model.index.by_name.emplace(name, model.index.tensors.size());
     model.index.tensors.push_back(std::move(renamed));
   }
+  TRY(split_experts(model.config, model.index, path));
   TRY(check_tensors(model.config, {}, model.index, model.notes, path));
   for (const TensorInfo& tensor : model.index.tensors) {
     if (tensor.shape.size() == 1 && is_quantised(tensor.dtype)) {

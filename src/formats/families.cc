@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "formats/expert_families.h"
+#include "formats/family_gemma.h"
+#include "formats/gguf_windows.h"
 #include "formats/words.h"
 
 namespace loralei {
@@ -64,9 +67,15 @@ Status olmo2_config(const Json& root, ModelConfig& config, const std::string& pa
   return {};
 }
 
-Status olmo2_gguf(const GgufFile&, ModelConfig& config) {
+// Files of OLMo 3 are of the same architecture, and have windows. Their yarn is of the
+// layers without one; its attention factor is the whole one, as in config.json.
+Status olmo2_gguf(const GgufFile& file, ModelConfig& config) {
   use_olmo2_norms(config);
-  return {};
+  TRY(read_gguf_windows(file, {.window = 0, .period = 4}, config));
+  TRY_ASSIGN(const auto factor, file.real(gguf_key(config, "rope.scaling.attn_factor")));
+  if (factor && config.rope_scaling.kind == RopeScalingKind::kYarn) config.rope_scaling.attention_factor = *factor;
+  TRY_ASSIGN(const auto theta, file.real(gguf_key(config, "rope.freq_base_swa")));
+  return use_sliding_rope(config, {.theta = theta.value_or(config.rope_theta)}, file.path);
 }
 
 // Of two with the same GGUF architecture the first is that of such files.
@@ -76,7 +85,9 @@ constexpr Family kFamilies[] = {
      .attention_bias = true,
      .mlp_bias = true,
      .gguf_name = "llama",
-     .gguf_permutes_qk = true},
+     .gguf_permutes_qk = true,
+     .read_gguf = mixtral_gguf,
+     .gguf_keys = {"expert_count", "expert_used_count"}},
     {.class_name = "MistralForCausalLM",
      .name = "mistral",
      .max_position = 131072,
@@ -124,7 +135,99 @@ constexpr Family kFamilies[] = {
      .attention_bias = true,
      .read_config = olmo2_config,
      .gguf_name = "olmo2",
-     .read_gguf = olmo2_gguf},
+     .read_gguf = olmo2_gguf,
+     .gguf_keys = {"attention.sliding_window"}},
+    {.class_name = "Olmo3ForCausalLM",
+     .name = "olmo3",
+     .attention_bias = true,
+     .rope_theta = 500000.0,
+     .sliding_theta = 500000.0,
+     .window_period = 4,
+     .read_config = olmo2_config,
+     .gguf_name = "olmo2"},
+    {.class_name = "GemmaForCausalLM",
+     .name = "gemma",
+     .max_position = 8192,
+     .kv_heads = 16,
+     .head_dim = 256,
+     .attention_bias = true,
+     .tied_head = true,
+     .activation = Activation::kGeluTanh,
+     .gelu_by_tanh = true,
+     .read_config = gemma_config,
+     .config_keys = {"hidden_activation"},
+     .gguf_name = "gemma",
+     .read_gguf = gemma_gguf},
+    {.class_name = "Gemma2ForCausalLM",
+     .name = "gemma2",
+     .max_position = 8192,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .attention_bias = true,
+     .tied_head = true,
+     .activation = Activation::kGeluTanh,
+     .activation_key = "hidden_activation",
+     .window_period = 2,
+     .read_config = gemma2_config,
+     .config_keys = {"hidden_activation", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"},
+     .gguf_name = "gemma2",
+     .read_gguf = gemma2_gguf,
+     .gguf_keys = {"attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"}},
+    {.class_name = "Gemma3ForCausalLM",
+     .name = "gemma3_text",
+     .max_position = 131072,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .attention_bias = true,
+     .qk_norm = true,
+     .tied_head = true,
+     .activation = Activation::kGeluTanh,
+     .activation_key = "hidden_activation",
+     .rope_theta = 1000000.0,
+     .sliding_theta = 10000.0,
+     .sliding_theta_key = "rope_local_base_freq",
+     .window_period = 6,
+     .read_config = gemma3_config,
+     .config_keys = {"hidden_activation", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
+                     "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
+     .gguf_name = "gemma3",
+     .read_gguf = gemma3_gguf,
+     .gguf_keys = {"attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"}},
+    {.class_name = "MixtralForCausalLM",
+     .name = "mixtral",
+     .max_position = 131072,
+     .kv_heads = 8,
+     .window_always = true,
+     .read_config = mixtral_config,
+     .config_keys = {"num_local_experts", "num_experts_per_tok", "router_jitter_noise", "output_router_logits",
+                     "router_aux_loss_coef"},
+     .gguf_name = "llama",
+     .gguf_permutes_qk = true},
+    {.class_name = "Qwen2MoeForCausalLM",
+     .name = "qwen2_moe",
+     .max_position = 32768,
+     .kv_heads = 16,
+     .qkv_bias = true,
+     .read_config = qwen2_moe_config,
+     .config_keys = {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size",
+                     "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
+                     "qkv_bias", "output_router_logits", "router_aux_loss_coef"},
+     .gguf_name = "qwen2moe",
+     .read_gguf = qwen2_moe_gguf,
+     .gguf_keys = {"expert_count", "expert_used_count"}},
+    {.class_name = "Qwen3MoeForCausalLM",
+     .name = "qwen3_moe",
+     .max_position = 32768,
+     .kv_heads = 4,
+     .attention_bias = true,
+     .qk_norm = true,
+     .read_config = qwen3_moe_config,
+     .config_keys = {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size",
+                     "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "output_router_logits",
+                     "router_aux_loss_coef"},
+     .gguf_name = "qwen3moe",
+     .read_gguf = qwen3_moe_gguf,
+     .gguf_keys = {"expert_count", "expert_used_count"}},
 };
 
 template <typename Test>

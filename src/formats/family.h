@@ -28,15 +28,27 @@ struct Family {
   const char* name = "";        // model_type there, and ModelConfig::architecture
 
   int64_t max_position = 2048;
-  int64_t kv_heads = 0;         // when the key is absent; 0: as many as heads
-  int64_t head_dim = 0;         // when the key is absent; 0: hidden / heads
-  bool attention_bias = false;  // obeys "attention_bias" (q, k, v and o)
-  bool mlp_bias = false;        // obeys "mlp_bias"
-  bool qkv_bias = false;        // always has biases on q, k and v
-  bool qk_norm = false;         // of each head
+  int64_t kv_heads = 0;                       // when the key is absent; 0: as many as heads
+  int64_t head_dim = 0;                       // when the key is absent; 0: hidden / heads
+  bool attention_bias = false;                // obeys "attention_bias" (q, k, v and o)
+  bool mlp_bias = false;                      // obeys "mlp_bias"
+  bool qkv_bias = false;                      // always has biases on q, k and v
+  bool qk_norm = false;                       // of each head
+  bool tied_head = false;                     // when "tie_word_embeddings" is absent
+  Activation activation = Activation::kSilu;  // when its key is absent
+  std::string_view activation_key = "hidden_act";
+  bool gelu_by_tanh = false;    // "gelu" means gelu_pytorch_tanh
+  double rope_theta = 10000.0;  // when the key is absent
+  // Above 0: layers with a window are turned by themselves, without a scaling unless
+  // "rope_parameters" says one, and with this theta when the key is absent.
+  double sliding_theta = 0;
+  std::string_view sliding_theta_key = "rope_theta";
   // "sliding_window" counts by itself (default 4096); otherwise only with
   // "use_sliding_window".
   bool window_always = false;
+  // Above 0: of so many layers the last has no window and the others have one, unless
+  // "layer_types" says otherwise.
+  int window_period = 0;
   // What the class computes beside, and the keys that say how; null: nothing.
   Status (*read_config)(const Json& root, ModelConfig& config, const std::string& path) = nullptr;
   std::array<std::string_view, kFamilyKeysMax> config_keys = {};

@@ -19,9 +19,23 @@ struct Name {
   const char* ours;
 };
 constexpr Name kLayerNames[] = {
-    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"}, {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"ffn_gate", "mlp.gate_proj"},  {"ffn_up", "mlp.up_proj"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    // Of layers with experts (expert_tensors.h).
+    {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate_exps", "mlp.experts.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.up_proj"},
+    {"ffn_down_exps", "mlp.experts.down_proj"},
+    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj"},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
 };
 // [LayerNorm]
 constexpr std::array<std::string_view, kLayerNorms> kNormNames = {
@@ -174,6 +188,8 @@ class ConfigReader {
 
   Status read_window() {
     config_.sliding.assign(static_cast<size_t>(config_.layers), 0);
+    const auto& own = family_->gguf_keys;
+    if (std::find(own.begin(), own.end(), "attention.sliding_window") != own.end()) return {};
     TRY_ASSIGN(const auto window, file_.integer(key("attention.sliding_window"), 0, int64_t{1} << 30));
     if (window.value_or(0) == 0) return {};
     if (file_.find(key("attention.sliding_window_pattern"))) {

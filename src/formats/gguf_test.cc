@@ -281,17 +281,38 @@ TEST(Gguf, RefusesOtherModels) {
     EXPECT_FALSE(model.ok());
     return model.ok() ? "" : model.error().message;
   };
-  EXPECT_NE(error(Writer().string("general.architecture", "gemma")).find("gemma"), std::string::npos);
+  EXPECT_NE(error(Writer().string("general.architecture", "falcon")).find("falcon"), std::string::npos);
   EXPECT_NE(error(Writer().string("general.type", "adapter").string("general.architecture", "llama")).find("--adapter"),
             std::string::npos);
-  Writer experts = model_metadata();
-  EXPECT_NE(error(add_tensors(experts).number("llama.expert_count", 8)).find("expert_count"), std::string::npos);
   Writer extra = model_metadata();
   EXPECT_NE(error(add_tensors(extra).tensor("blk.0.gadget.weight", {8}, 0, 32)).find("gadget"), std::string::npos);
   Writer missing = model_metadata();
   EXPECT_NE(error(missing.tensor("token_embd.weight", {8, 4}, 0, 128)).find("lacks"), std::string::npos);
   Writer shape = model_metadata();
   EXPECT_NE(error(add_tensors(shape).tensor("output.weight", {8, 5}, 0, 160)).find("[5, 8]"), std::string::npos);
+}
+
+TEST(Gguf, ExpertsThatCannotBeAreRefused) {
+  const auto error = [](uint32_t count, uint32_t used, const Writer& more) {
+    Writer writer = more;
+    add_tensors(writer).number("llama.expert_count", count).number("llama.expert_used_count", used);
+    auto model = open(writer);
+    EXPECT_FALSE(model.ok());
+    return model.ok() ? "" : model.error().message;
+  };
+  Writer routed = model_metadata();
+  routed.tensor("blk.0.ffn_gate_inp.weight", {8, 2}, 0, 64);
+  EXPECT_NE(error(2, 3, routed).find("3 of 2 experts"), std::string::npos);
+  EXPECT_NE(error(2, 0, routed).find("0 of 2 experts"), std::string::npos);
+  EXPECT_NE(error(2000000000, 2, routed).find("possible"), std::string::npos);
+  EXPECT_NE(error(2, 1, model_metadata()).find("no layer"), std::string::npos);
+  EXPECT_NE(error(2, 1, routed).find("does not have"), std::string::npos);  // its MLP is that of no expert
+  Writer scaled = routed, gated = routed, stacked = routed;
+  EXPECT_NE(error(2, 1, scaled.real("llama.expert_weights_scale", 2.5f)).find("expert_weights_scale"),
+            std::string::npos);
+  EXPECT_NE(error(2, 1, gated.number("llama.expert_gating_func", 2)).find("softmax"), std::string::npos);
+  EXPECT_NE(error(2, 1, stacked.tensor("blk.0.ffn_up_exps.weight", {8, 16, 3}, 0, 1536)).find("[3, 16, 8]"),
+            std::string::npos);
 }
 
 Writer& add_split(Writer& writer, uint16_t part, uint16_t parts, int32_t tensors) {

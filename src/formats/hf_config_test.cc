@@ -233,6 +233,107 @@ TEST(HfConfig, Olmo2HasItsNormsElsewhere) {
   EXPECT_EQ(norm_width(read(llama()), LayerNorm::kAttentionOut), 0);
 }
 
+TEST(HfConfig, GemmaDefaultsAreThoseOfTheClass) {
+  const ModelConfig gemma = read(of("GemmaForCausalLM", {{"hidden_act", "gelu"}}));
+  EXPECT_TRUE(gemma.norm_plus_one && gemma.tied_head);
+  EXPECT_EQ(gemma.activation, Activation::kGeluTanh) << "whatever the oldest files call it";
+  EXPECT_EQ(gemma.embed_scale, 5.65625) << "32^1/2 in bf16";
+  EXPECT_EQ(read(of("GemmaForCausalLM", {{"torch_dtype", "float32"}})).embed_scale,
+            static_cast<double>(std::sqrt(32.0f)));
+  EXPECT_EQ(gemma.head_dim, 256);
+  EXPECT_EQ(attention_scale_of(gemma), 1 / 16.0);
+  EXPECT_EQ(gemma.attention_cap, 0);
+  EXPECT_FALSE(read(of("GemmaForCausalLM", {{"tie_word_embeddings", false}})).tied_head);
+  EXPECT_EQ(read(of("GemmaForCausalLM")).sliding, (std::vector<int32_t>{0, 0, 0}));
+
+  const ModelConfig gemma2 = read(of("Gemma2ForCausalLM"));
+  EXPECT_EQ(gemma2.attention_cap, 50);
+  EXPECT_EQ(gemma2.logits_cap, 30);
+  EXPECT_EQ(gemma2.attention_scale, 1 / 16.0) << "query_pre_attn_scalar is 256";
+  EXPECT_EQ(gemma2.sliding, (std::vector<int32_t>{4096, 0, 4096}));
+  for (const LayerNorm norm : {LayerNorm::kInput, LayerNorm::kAttentionOut, LayerNorm::kFfnInput, LayerNorm::kFfnOut})
+    EXPECT_EQ(norm_width(gemma2, norm), 32);
+  EXPECT_FALSE(has_norm(gemma2, LayerNorm::kQ) || gemma2.sliding_rope.has_value());
+  const ModelConfig uncapped =
+      read(of("Gemma2ForCausalLM", {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr}}));
+  EXPECT_TRUE(uncapped.attention_cap == 0 && uncapped.logits_cap == 0);
+  EXPECT_EQ(read(of("Gemma2ForCausalLM", {{"query_pre_attn_scalar", 144}})).attention_scale, 1 / 12.0);
+
+  const ModelConfig gemma3 = read(of("Gemma3ForCausalLM", {{"num_hidden_layers", 7}}));
+  EXPECT_EQ(gemma3.sliding, (std::vector<int32_t>{4096, 4096, 4096, 4096, 4096, 0, 4096}));
+  EXPECT_TRUE(gemma3.attention_cap == 0 && gemma3.logits_cap == 0 && has_norm(gemma3, LayerNorm::kQ));
+  EXPECT_EQ(gemma3.rope_theta, 1e6);
+  EXPECT_EQ(gemma3.sliding_rope, (LayerRope{10000.0, {}}));
+  EXPECT_TRUE(has_sliding_rope(gemma3, 0) && !has_sliding_rope(gemma3, 5));
+  EXPECT_EQ(with_sliding_rope(gemma3).rope_theta, 10000.0);
+}
+
+TEST(HfConfig, GemmaRefusesWhatIsImpossible) {
+  for (const char* name : {"Gemma2ForCausalLM", "Gemma3ForCausalLM"}) {
+    for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"}) {
+      for (const Json& value : {Json(0), Json(-1), Json(1e300), Json("1"), Json::array({1}), Json(1e-300)})
+        refusal(of(name, {{key, value}}));
+    }
+    refusal(of(name, {{"hidden_activation", "gelu"}}));  // not the tanh form
+    refusal(of(name, {{"use_bidirectional_attention", true}}));
+    refusal(of(name, {{"sliding_window", nullptr}}));
+    refusal(of(name, {{"sliding_window", 0}}));
+    refusal(of(name, {{"layer_types", {"full_attention"}}}));
+    refusal(of(name, {{"layer_types", {"full_attention", "chunked_attention", "full_attention"}}}));
+  }
+  for (const Json& value : {Json(0), Json(-1), Json("6"), Json(1e9)})
+    refusal(of("Gemma3ForCausalLM", {{"sliding_window_pattern", value}}));
+  for (const Json& value : {Json(0), Json(-1), Json("x")})
+    refusal(of("Gemma3ForCausalLM", {{"rope_local_base_freq", value}}));
+  refusal(of("GemmaForCausalLM", {{"hidden_activation", "relu"}}));
+  refusal(with(llama(), {{"attn_logit_softcapping", 50}}));
+  refusal(with(llama(), {{"query_pre_attn_scalar", 256}}));
+}
+
+TEST(HfConfig, LayersWithAWindowMayHaveARopeOfTheirOwn) {
+  using Windows = std::vector<int32_t>;
+  const Json window = {{"sliding_window", 8}, {"sliding_window_pattern", 2}, {"rope_local_base_freq", 77.0}};
+  const ModelConfig old =
+      read(of("Gemma3ForCausalLM",
+              with(window, {{"rope_theta", 5e5}, {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8}}}})));
+  EXPECT_EQ(old.sliding, (Windows{8, 0, 8}));
+  EXPECT_EQ(old.rope_theta, 5e5);
+  EXPECT_EQ(old.rope_scaling.kind, RopeScalingKind::kLinear);
+  EXPECT_EQ(old.sliding_rope, (LayerRope{77.0, {}})) << "the scaling is of the other layers alone";
+  const Json both = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 3000.0}}},
+                     {"sliding_attention", {{"rope_type", "linear"}, {"factor", 2}, {"rope_theta", 40.0}}}};
+  const ModelConfig nested = read(of("Gemma3ForCausalLM", with(window, {{"rope_parameters", both}})));
+  EXPECT_EQ(nested.rope_theta, 3000.0);
+  EXPECT_EQ(nested.rope_scaling.kind, RopeScalingKind::kNone);
+  EXPECT_EQ(nested.sliding_rope->theta, 40.0);
+  EXPECT_EQ(nested.sliding_rope->scaling.kind, RopeScalingKind::kLinear);
+  const ModelConfig typed =
+      read(of("Gemma3ForCausalLM",
+              with(window, {{"layer_types", {"full_attention", "sliding_attention", "sliding_attention"}}})));
+  EXPECT_EQ(typed.sliding, (Windows{0, 8, 8}));
+  EXPECT_EQ(read(of("Gemma3ForCausalLM", {{"_sliding_window_pattern", 1}})).sliding, (Windows{0, 0, 0}));
+
+  const ModelConfig olmo3 = read(of("Olmo3ForCausalLM", {{"num_hidden_layers", 4}}));
+  EXPECT_EQ(olmo3.sliding, (Windows{4096, 4096, 4096, 0}));
+  EXPECT_EQ(olmo3.rope_theta, 500000.0);
+  EXPECT_FALSE(olmo3.sliding_rope) << "all layers are turned alike";
+  EXPECT_EQ(norm_width(olmo3, LayerNorm::kQ), 32) << "all heads together";
+  const Json yarn = {
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8}, {"original_max_position_embeddings", 64}}}};
+  const ModelConfig stretched = read(of("Olmo3ForCausalLM", with(yarn, {{"rope_theta", 9000.0}})));
+  EXPECT_EQ(stretched.rope_scaling.kind, RopeScalingKind::kYarn);
+  EXPECT_EQ(positions_reached(stretched), 2048);
+  EXPECT_EQ(stretched.sliding_rope, (LayerRope{9000.0, {}}));
+
+  for (const Json& rope : {Json{{"rope_type", "default"}}, Json{{"full_attention", 3}}, Json("default"),
+                           Json{{"sliding_attention", {{"rope_type", "linear"}}}},
+                           Json{{"full_attention", {{"full_attention", {{"rope_type", "default"}}}}}},
+                           Json{{"chunked_attention", {{"rope_type", "default"}}}}})
+    refusal(of("Gemma3ForCausalLM", {{"rope_parameters", rope}}));
+  refusal(of("Gemma3ForCausalLM", {{"rope_scaling", both}}));
+  refusal(of("Gemma3ForCausalLM", {{"rope_scaling", 4}}));
+}
+
 TEST(HfConfig, RefusesImpossibleSizesAndArchitectures) {
   for (const char* key :
        {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {

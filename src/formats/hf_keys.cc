@@ -26,7 +26,7 @@ constexpr const char* kKnownKeys[] = {
     "max_sequence_length", "max_seq_len", "model_max_length", "attention_probs_dropout_prob", "hidden_dropout_prob",
     "embd_pdrop", "resid_pdrop", "attn_pdrop", "tokenizer_model_type", "base_model", "license", "unsloth_version",
     "unsloth_fixed", "_flash_attn_2_enabled", "use_flash_attn", "onnx", "summary_type", "auto_map",
-    "original_max_position_embeddings",
+    "original_max_position_embeddings", "cache_implementation",
     // sampling defaults that old configs held
     "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "do_sample", "max_length",
     "min_length", "num_beams", "num_beam_groups", "num_return_sequences", "diversity_penalty", "early_stopping",
@@ -89,7 +89,8 @@ constexpr NeutralKey kNeutralKeys[] = {{"partial_rotary_factor", 1},
                                        {"num_nextn_predict_layers", 0},
                                        {"add_qkv_bias", 0},
                                        {"qkv_bias", 0},
-                                       {"use_qkv_bias", 0}};
+                                       {"use_qkv_bias", 0},
+                                       {"use_bidirectional_attention", 0}};
 
 bool is_neutral(const Json& value, double neutral) {
   if (value.is_null()) return true;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/hf_rope.h"
 
+#include <utility>
+
 #include "base/limits.h"
 #include "formats/hf_keys.h"
 
@@ -55,7 +57,8 @@ Status read_yarn(const Json& rope, RopeScaling& scaling, const std::string& path
 Status read_rope_object(const Json& rope, ModelConfig& config, const std::string& path) {
   for (const char* nested : {"full_attention", "sliding_attention"}) {
     if (rope.contains(nested))
-      return unsupported(path + ": rope settings that differ by layer type (\"" + nested + "\") are not supported");
+      return unsupported(path + ": rope settings that differ by layer type (\"" + nested +
+                         "\") are not supported in this architecture");
   }
   TRY_ASSIGN(auto type, json_string(rope, "rope_type", path));
   if (!type) {
@@ -97,10 +100,40 @@ Status read_rope_object(const Json& rope, ModelConfig& config, const std::string
   return {};
 }
 
+// Layers with a window by themselves: "rope_parameters" has an object for each kind, and
+// "rope_scaling" is that of the layers without.
+Status read_two_ropes(const Json& root, const Family& family, ModelConfig& config, const std::string& path) {
+  ModelConfig sliding;  // whose rope is read alone
+  const std::string key(family.sliding_theta_key);
+  TRY_ASSIGN(sliding.rope_theta, json_positive(root, key.c_str(), family.sliding_theta, path));
+  if (const Json* const both = json_find(root, "rope_parameters")) {
+    if (!both->is_object())
+      return corrupt(path + ": \"rope_parameters\" must be an object, but it is " + json_brief(*both));
+    for (const auto& [name, rope] : both->items()) {
+      const bool full = name == "full_attention";
+      if (!full && name != "sliding_attention")
+        return refused_value(path, "rope_parameters", Json(name), "known are full_attention and sliding_attention");
+      if (rope.is_null()) continue;
+      if (!rope.is_object())
+        return corrupt(path + ": \"" + name + "\" must be an object, but it is " + json_brief(rope));
+      TRY(read_rope_object(rope, full ? config : sliding, path));
+    }
+  }
+  if (const Json* const rope = json_find(root, "rope_scaling")) {
+    if (!rope->is_object())
+      return corrupt(path + ": \"rope_scaling\" must be an object, but it is " + json_brief(*rope));
+    TRY(read_rope_object(*rope, config, path));
+  }
+  LayerRope of_sliding{sliding.rope_theta, std::move(sliding.rope_scaling)};
+  if (!(of_sliding == LayerRope{config.rope_theta, config.rope_scaling})) config.sliding_rope = std::move(of_sliding);
+  return {};
+}
+
 }  // namespace
 
-Status read_rope(const Json& root, ModelConfig& config, const std::string& path) {
-  TRY_ASSIGN(config.rope_theta, json_positive(root, "rope_theta", 10000.0, path));
+Status read_rope(const Json& root, const Family& family, ModelConfig& config, const std::string& path) {
+  TRY_ASSIGN(config.rope_theta, json_positive(root, "rope_theta", family.rope_theta, path));
+  if (family.sliding_theta > 0) return read_two_ropes(root, family, config, path);
   // As in transformers: a non-empty rope_scaling wins over rope_parameters.
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* rope = json_find(root, key);

@@ -4,10 +4,27 @@
 #include <cmath>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/limits.h"
 
 namespace loralei {
+
+bool has_experts(const ModelConfig& config, int layer) {
+  const std::vector<uint8_t>& dense = config.experts.dense;
+  return config.experts.count > 0 && (dense.empty() || dense[static_cast<size_t>(layer)] == 0);
+}
+
+std::string expert_module(int layer, int expert, int part) {
+  return "model.layers." + std::to_string(layer) + ".mlp.experts." + std::to_string(expert) + "." +
+         kExpertMatrices[part];
+}
+
+const char* layer_matrix(const ModelConfig& config, int layer, size_t module) {
+  constexpr size_t kFirst = kLayerMatrices.size() - kSharedExpertMatrices.size();
+  if (module < kFirst || !has_experts(config, layer)) return kLayerMatrices[module];
+  return config.experts.shared_width > 0 ? kSharedExpertMatrices[module - kFirst] : nullptr;
+}
 
 int64_t positions_reached(const ModelConfig& config) {
   const RopeScaling& scaling = config.rope_scaling;
@@ -40,6 +57,22 @@ void use_olmo2_norms(ModelConfig& config) {
   config.norm_names = {"", "post_attention_layernorm", "", "post_feedforward_layernorm", "", ""};
   use_qk_norms(config);
   config.whole_qk_norm = true;
+}
+
+void use_gemma2_norms(ModelConfig& config) {
+  config.norm_names = {
+      "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", "", ""};
+}
+
+bool has_sliding_rope(const ModelConfig& config, int layer) {
+  return config.sliding_rope && config.sliding[static_cast<size_t>(layer)] > 0;
+}
+
+ModelConfig with_sliding_rope(ModelConfig config) {
+  LayerRope rope = *std::exchange(config.sliding_rope, std::nullopt);
+  config.rope_theta = rope.theta;
+  config.rope_scaling = std::move(rope.scaling);
+  return config;
 }
 
 int norm_width(const ModelConfig& config, LayerNorm norm) {

@@ -20,6 +20,7 @@
 #include "base/activation.h"
 #include "base/ids.h"
 #include "base/layer_norm.h"
+#include "formats/expert_config.h"
 #include "tensor/dtype.h"
 
 namespace loralei {
@@ -37,11 +38,15 @@ struct RopeScaling {
   // Ready-made divisors (GGUF rope_freqs.weight): inv_freq[i] = theta^(-2i/d) /
   // freq_factors[i]. Empty or [head_dim / 2]; kind is kNone then.
   std::vector<float> freq_factors;
+
+  bool operator==(const RopeScaling&) const = default;
 };
 
 struct LayerRope {
   double theta = 10000.0;
   RopeScaling scaling;
+
+  bool operator==(const LayerRope&) const = default;
 };
 
 struct ModelConfig {
@@ -59,7 +64,9 @@ struct ModelConfig {
   // [LayerNorm] their names inside of a layer; empty: the model has none of it.
   std::array<std::string_view, kLayerNorms> norm_names = {
       "input_layernorm", "", "post_attention_layernorm", "", "", ""};
-  bool norm_plus_one = false;    // a norm multiplies with 1 + what the file holds
+  // Norms multiply with 1 + what files of Hugging Face and PEFT hold; GGUF files hold the
+  // sums, and so does all code behind the readers.
+  bool norm_plus_one = false;
   bool centred_norms = false;    // LayerNorm with biases, not RMS norm
   bool whole_qk_norm = false;    // over all heads of a row, not each of them
   std::vector<int32_t> sliding;  // [layers] attention window in tokens, 0 = full attention
@@ -72,6 +79,7 @@ struct ModelConfig {
   // What numbers are multiplied with: rows of the embedding; what a block adds to the
   // stream; scores of attention (0: head_dim^-1/2). And what logits are divided by.
   double embed_scale = 1, residual_scale = 1, attention_scale = 0, logits_divisor = 1;
+  ExpertConfig experts;  // none: count is 0
   std::vector<TokenId> eos;
   DType dtype = DType::kBF16;  // the dtype most weights have, for display and the KV default
 };
@@ -82,14 +90,33 @@ inline constexpr std::array<const char*, 7> kLayerMatrices = {
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
 
+// The same in a layer with experts, where the last three are those of the shared one.
+inline constexpr std::array<const char*, 3> kSharedExpertMatrices = {
+    "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"};
+bool has_experts(const ModelConfig& config, int layer);
+// The name of a layer's matrix; null: the layer has none.
+const char* layer_matrix(const ModelConfig& config, int layer, size_t module);
+
+// The three matrices of an expert, in the order of their use.
+inline constexpr const char* kExpertMatrices[] = {"gate_proj", "up_proj", "down_proj"};
+inline constexpr int kExpertMatrixCount = 3;
+
+// "model.layers.3.mlp.experts.7.gate_proj"
+std::string expert_module(int layer, int expert, int part);
+
 // The longest text that may be asked for: max_position, which is what is served unless
 // more is asked for, or what the scaling stretches the positions trained with to. Dynamic
 // scaling goes as far as any length.
 int64_t positions_reached(const ModelConfig& config);
 double attention_scale_of(const ModelConfig& config);
+// A layer with a window whose rope is config.sliding_rope.
+bool has_sliding_rope(const ModelConfig& config, int layer);
+// All layers turned as those are; config.sliding_rope is there, and not in the result.
+ModelConfig with_sliding_rope(ModelConfig config);
 bool has_norm(const ModelConfig& config, LayerNorm norm);
-void use_qk_norms(ModelConfig& config);     // of each head
-void use_olmo2_norms(ModelConfig& config);  // behind blocks, and of all queries and keys of a row
+void use_qk_norms(ModelConfig& config);      // of each head
+void use_olmo2_norms(ModelConfig& config);   // behind blocks, and of all queries and keys of a row
+void use_gemma2_norms(ModelConfig& config);  // before and behind each block
 // The numbers of its weight; 0: there is none.
 int norm_width(const ModelConfig& config, LayerNorm norm);
 

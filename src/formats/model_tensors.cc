@@ -15,6 +15,20 @@ bool harmless(const std::string& name) {
   return name.size() >= kSuffix.size() && std::string_view(name).substr(name.size() - kSuffix.size()) == kSuffix;
 }
 
+void add_experts(const ModelConfig& config, int layer, std::vector<ExpectedTensor>& list) {
+  const ExpertConfig& experts = config.experts;
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.";
+  list.push_back({prefix + "gate.weight", {experts.count, config.hidden}});
+  if (experts.shared_width > 0) list.push_back({prefix + "shared_expert_gate.weight", {1, config.hidden}});
+  for (int expert = 0; expert < experts.count; ++expert) {
+    for (int part = 0; part < kExpertMatrixCount; ++part) {
+      const bool down = part + 1 == kExpertMatrixCount;
+      list.push_back({expert_module(layer, expert, part) + ".weight",
+                      {down ? config.hidden : experts.width, down ? experts.width : config.hidden}});
+    }
+  }
+}
+
 void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>& list) {
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
   const int64_t hidden = config.hidden, q = int64_t{config.heads} * config.head_dim,
@@ -27,9 +41,12 @@ void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>
   linear("self_attn.k_proj", kv, hidden, config.qkv_bias);
   linear("self_attn.v_proj", kv, hidden, config.qkv_bias);
   linear("self_attn.o_proj", hidden, q, config.o_bias);
-  linear("mlp.gate_proj", config.ffn, hidden, config.mlp_bias);
-  linear("mlp.up_proj", config.ffn, hidden, config.mlp_bias);
-  linear("mlp.down_proj", hidden, config.ffn, config.mlp_bias);
+  if (const char* const gate = layer_matrix(config, layer, 4)) {
+    linear(gate, config.ffn, hidden, config.mlp_bias);
+    linear(layer_matrix(config, layer, 5), config.ffn, hidden, config.mlp_bias);
+    linear(layer_matrix(config, layer, 6), hidden, config.ffn, config.mlp_bias);
+  }
+  if (has_experts(config, layer)) add_experts(config, layer, list);
   for (size_t norm = 0; norm < kLayerNorms; ++norm) {
     if (const int width = norm_width(config, static_cast<LayerNorm>(norm)); width > 0)
       list.push_back({prefix + std::string(config.norm_names[norm]) + ".weight", {width}});

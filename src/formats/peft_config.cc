@@ -39,6 +39,7 @@ constexpr KeyRule kKeys[] = {
     {"lora_alpha", Treatment::kApplied, ""},
     {"use_rslora", Treatment::kApplied, ""},
     {"target_modules", Treatment::kApplied, ""},
+    {"target_parameters", Treatment::kApplied, ""},
     {"exclude_modules", Treatment::kApplied, ""},
     {"layers_to_transform", Treatment::kApplied, ""},
     {"layers_pattern", Treatment::kApplied, ""},
@@ -78,7 +79,6 @@ constexpr KeyRule kKeys[] = {
     {"monteclora_config", Treatment::kNeutral, "it samples perturbations of the weights"},
     {"arrow_config", Treatment::kNeutral, "it routes between several adapters"},
     {"layer_replication", Treatment::kNeutral, "it builds a model with more layers than the base"},
-    {"target_parameters", Treatment::kNeutral, "LoRA on parameters that are not linear modules"},
     {"megatron_config", Treatment::kNeutral, "parallel layers of Megatron"},
     {"enable_lora", Treatment::kNeutral, "merged linear layers of old PEFT versions"},
     {"merge_weights", Treatment::kNeutral, ""},
@@ -194,6 +194,9 @@ class Reader {
   }
 
   Status read_targets() {
+    TRY_ASSIGN(auto parameters, json_strings(root_, "target_parameters", path_));
+    if (parameters) config_.target_parameters = std::move(*parameters);
+    if (config_.target_parameters.size() > kMaxNames) return too_large(path_ + ": names too many parameters");
     const Json* targets = json_find(root_, "target_modules");
     if (targets && targets->is_string()) {
       std::string text = targets->get<std::string>();
@@ -206,7 +209,7 @@ class Reader {
     } else if (targets) {
       TRY_ASSIGN(auto names, json_strings(root_, "target_modules", path_));
       if (names) config_.target_names = std::move(*names);
-    } else {
+    } else if (config_.target_parameters.empty()) {
       config_.target_names = {"q_proj", "v_proj"};  // PEFT's default for all architectures we serve
     }
     const Json* exclude = json_find(root_, "exclude_modules");
@@ -421,6 +424,7 @@ Result<PeftMatcher> PeftMatcher::create(const PeftConfig& config, const std::str
   for (const auto& [name, rank] : config.rank_pattern) TRY(add(name, "rank_pattern", matcher.ranks_));
   for (const auto& [name, alpha] : config.alpha_pattern) TRY(add(name, "alpha_pattern", matcher.alphas_));
   matcher.target_used_.assign(config.target_names.size(), false);
+  matcher.parameter_used_.assign(config.target_parameters.size(), false);
   return matcher;
 }
 
@@ -517,6 +521,23 @@ Result<double> PeftMatcher::scaling(const std::string& key) {
 bool PeftMatcher::saves(const std::string& key) const {
   return std::any_of(config_->modules_to_save.begin(), config_->modules_to_save.end(),
                      [&](const std::string& name) { return !name.empty() && key.ends_with(name); });
+}
+
+bool PeftMatcher::targets_parameter(const std::string& key) {
+  bool found = false;
+  for (size_t i = 0; i < config_->target_parameters.size(); ++i) {
+    if (!is_module_name(config_->target_parameters[i], key)) continue;
+    parameter_used_[i] = found = true;
+  }
+  return found;
+}
+
+std::vector<std::string> PeftMatcher::unused_parameters() const {
+  std::vector<std::string> unused;
+  for (size_t i = 0; i < parameter_used_.size(); ++i) {
+    if (!parameter_used_[i]) unused.push_back(config_->target_parameters[i]);
+  }
+  return unused;
 }
 
 std::vector<std::string> PeftMatcher::unused_targets() const {

@@ -45,6 +45,8 @@ struct PeftConfig {
   std::vector<std::pair<std::string, int>> rank_pattern;  // in the file's order: the first key that matches counts
   std::vector<std::pair<std::string, double>> alpha_pattern;
 
+  std::vector<std::string> target_parameters;  // names or ends of names
+
   std::vector<std::string> modules_to_save;
   std::map<std::string, std::vector<TokenId>>
       trainable_tokens;  // module name -> ids in the order of the rows; "embed_tokens" for a plain list
@@ -78,6 +80,10 @@ class PeftMatcher {
   Result<double> scaling(const std::string& key);
   // Whether modules_to_save means this module (PEFT compares the end of the name).
   bool saves(const std::string& key) const;
+  // Whether target_parameters means this parameter
+  // ("model.layers.3.mlp.experts.down_proj").
+  bool targets_parameter(const std::string& key);
+  std::vector<std::string> unused_parameters() const;  // that meant nothing asked about so far
   // Entries of a target_modules list that matched nothing asked about so far.
   std::vector<std::string> unused_targets() const;
 
@@ -98,7 +104,7 @@ class PeftMatcher {
   std::optional<PyRegex> target_, exclude_;
   std::vector<PyRegex> saved_, layers_;
   std::vector<Pattern> ranks_, alphas_;
-  std::vector<bool> target_used_;
+  std::vector<bool> target_used_, parameter_used_;
 };
 
 }  // namespace loralei

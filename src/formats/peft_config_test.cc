@@ -83,7 +83,6 @@ TEST(PeftConfig, RefusesByNameWhatItDoesNotApply) {
       {"monteclora_config", {{"num_samples", 8}}},
       {"arrow_config", {{"top_k", 3}}},
       {"layer_replication", {{0, 4}}},
-      {"target_parameters", {"mlp.experts"}},
       {"megatron_config", {{"a", 1}}},
       {"init_lora_weights", "pissa"},
       {"init_lora_weights", "pissa_niter_4"},

@@ -33,6 +33,7 @@ struct TensorInfo {
   bool crossed = false;  // the file holds it transposed, [shape[1], shape[0]]: adapters alone do
   bool f64 = false;  // the file's numbers are f64, and whoever reads them makes f32 (dtype) of them: adapters alone do
   std::shared_ptr<const StoredForm> stored = nullptr;  // of quantised checkpoints of several tensors a matrix
+  float plus = 0;  // what whoever reads a vector adds to each of its numbers (ModelConfig::norm_plus_one)
 };
 
 struct TensorIndex {

@@ -25,8 +25,22 @@ const float* bias_of_rank(const ModelConfig& config, Module module, const float*
   return bias + int64_t{module_out(config, module)} * shard.rank;
 }
 
-std::string module_path(int layer, size_t module) {
-  return "model.layers." + std::to_string(layer) + "." + kLayerMatrices[module];
+// The experts of a layer that has some.
+Status add_experts(const ModelConfig& config, const WeightStore& weights, int index, LayerWeights& layer) {
+  if (!has_experts(config, index)) return {};
+  const std::string prefix = "model.layers." + std::to_string(index) + ".mlp.";
+  TRY_ASSIGN(layer.router, need_vector(weights, prefix + "gate.weight"));
+  if (config.experts.shared_width > 0) {
+    TRY_ASSIGN(layer.shared_gate, need_vector(weights, prefix + "shared_expert_gate.weight"));
+  }
+  for (int expert = 0; expert < config.experts.count; ++expert) {
+    ExpertSlots& slots = layer.experts.emplace_back();
+    for (int part = 0; part < kExpertMatrixCount; ++part) {
+      TRY_ASSIGN(slots[static_cast<size_t>(part)],
+                 need_matrix(weights, expert_module(index, expert, part) + ".weight"));
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -66,7 +80,9 @@ int module_in(const ModelConfig& config, Module module) {
 
 const float* base_bias(const WeightStore& weights, int layer, Module module) {
   const auto index = static_cast<size_t>(module);
-  return index < kLayerModules ? weights.vector(module_path(layer, index) + ".bias") : nullptr;
+  // A shared expert has no biases, so this name does.
+  if (index >= kLayerModules) return nullptr;
+  return weights.vector("model.layers." + std::to_string(layer) + "." + kLayerMatrices[index] + ".bias");
 }
 
 Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightStore& weights, const Shard& shard) {
@@ -76,10 +92,15 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
     LayerWeights& layer = program.layers[static_cast<size_t>(index)];
     const std::string prefix = "model.layers." + std::to_string(index) + ".";
     for (size_t module = 0; module < kLayerModules; ++module) {
-      const std::string path = module_path(index, module);
+      layer.matrix[module] = kNoTensor;
+      layer.bias[module] = nullptr;
+      const char* const name = layer_matrix(config, index, module);
+      if (name == nullptr) continue;
+      const std::string path = prefix + name;
       TRY_ASSIGN(layer.matrix[module], need_matrix(weights, path + ".weight"));
       layer.bias[module] = bias_of_rank(config, static_cast<Module>(module), weights.vector(path + ".bias"), shard);
     }
+    TRY(add_experts(config, weights, index, layer));
     for (size_t norm = 0; norm < kLayerNorms; ++norm) {
       if (!has_norm(config, static_cast<LayerNorm>(norm))) continue;
       TRY_ASSIGN(layer.norm[norm], need_vector(weights, prefix + std::string(config.norm_names[norm]) + ".weight"));

@@ -12,14 +12,19 @@
 #include "formats/model_config.h"
 #include "ops/args.h"
 #include "parallel/shard.h"
+#include "weights/expert_use.h"
 #include "weights/weight_store.h"
 
 namespace loralei {
 
 struct LayerWeights {
-  std::array<TensorSlot, kLayerModules> matrix;  // by Module: q k v o gate up down
+  std::array<TensorSlot, kLayerModules> matrix;  // by Module: q k v o gate up down; kNoTensor: it has none
   std::array<const float*, kLayerModules> bias;  // [out] or null
   std::array<const float*, kLayerNorms> norm{};  // by LayerNorm, [norm_width] or null
+  // Of a layer with experts, of which gate, up and down above are the shared one.
+  const float* router = nullptr;       // [experts, hidden]
+  const float* shared_gate = nullptr;  // [hidden]
+  std::vector<ExpertSlots> experts;
 };
 
 struct LayerProgram {

@@ -17,12 +17,24 @@ struct ScratchSizes {
   int64_t floats = 0;
   int64_t part_logits = 0;  // of floats
   int64_t kernel_bytes = 0;
-  int64_t total_bytes() const { return floats * static_cast<int64_t>(sizeof(float)) + kernel_bytes; }
+  int64_t lists = 0;  // bytes of those of experts
+  int64_t arena_bytes() const { return floats * static_cast<int64_t>(sizeof(float)) + kernel_bytes; }
+  int64_t total_bytes() const { return arena_bytes() + lists; }
 };
 
 int64_t padded(int64_t floats) {
   constexpr int64_t kAlign = 16;  // 64 bytes
   return (floats + kAlign - 1) / kAlign * kAlign;
+}
+
+// What layers with experts work in.
+int64_t expert_floats(const ModelConfig& config, int64_t rows) {
+  const ExpertConfig& experts = config.experts;
+  if (experts.count == 0) return 0;
+  const int64_t assignments = rows * experts.used;
+  const int64_t shared = experts.shared_width > 0 ? padded(rows * config.hidden) + padded(rows) : 0;
+  return padded(rows * experts.count) + padded(assignments * config.hidden) + 2 * padded(assignments * experts.width) +
+         shared;
 }
 
 ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const ModelLimits& limits, int threads,
@@ -33,12 +45,15 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
   const int64_t kv_width = int64_t{config.kv_heads} * config.head_dim;
   ScratchSizes sizes;
   sizes.floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width) +
-                 2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) + padded(rows * config.head_dim);
+                 2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) +
+                 (config.sliding_rope ? 2 : 1) * padded(rows * config.head_dim);
   sizes.part_logits = padded(part_logits_of(shard, config.vocab, limits.logits_rows_max));
-  sizes.floats += sizes.part_logits;
+  sizes.floats += sizes.part_logits + expert_floats(config, rows);
+  if (config.experts.count > 0) sizes.lists = ExpertRows::bytes(config.experts, limits.rows_max);
   OpLimits op_limits;
   op_limits.rows_max = std::max(limits.rows_max, limits.logits_rows_max);
-  op_limits.in_max = static_cast<int32_t>(std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width}));
+  op_limits.in_max = static_cast<int32_t>(
+      std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width, int64_t{config.experts.width}}));
   op_limits.heads = config.heads;
   op_limits.kv_heads = config.kv_heads;
   op_limits.head_dim = config.head_dim;
@@ -53,11 +68,11 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
 
 Status Model::State::allocate() {
   const auto rows = static_cast<int64_t>(limits.rows_max);
-  const int64_t gathered = std::max(limits.rows_max, limits.logits_rows_max);
+  const int64_t normed_rows = std::max(limits.rows_max, limits.logits_rows_max);
   const ScratchSizes sizes = scratch_sizes(config, *ops, limits, context.pool->threads(), shard());
   const int64_t scratch = sizes.kernel_bytes;
   held_bytes = sizes.total_bytes();
-  TRY_ASSIGN(arena, HostBuffer::allocate(held_bytes));
+  TRY_ASSIGN(arena, HostBuffer::allocate(sizes.arena_bytes()));
 
   float* next = reinterpret_cast<float*>(arena.data());
   const auto take = [&](int64_t count) {
@@ -66,7 +81,7 @@ Status Model::State::allocate() {
     return start;
   };
   x = take(rows * config.hidden);
-  normed = take(gathered * config.hidden);
+  normed = take(normed_rows * config.hidden);
   q = take(rows * q_width());
   attended = take(rows * q_width());
   k = take(rows * kv_width());
@@ -74,7 +89,24 @@ Status Model::State::allocate() {
   gate = take(rows * config.ffn);
   up = take(rows * config.ffn);
   angles = take(rows * config.head_dim);
+  if (config.sliding_rope) sliding_angles = take(rows * config.head_dim);
   part_logits = take(sizes.part_logits);
+  if (config.experts.count > 0) {
+    const ExpertConfig& experts = config.experts;
+    const int64_t assignments = rows * experts.used;
+    scores = take(rows * experts.count);
+    gathered = take(assignments * config.hidden);
+    expert_gate = take(assignments * experts.width);
+    expert_up = take(assignments * experts.width);
+    if (experts.shared_width > 0) {
+      shared = take(rows * config.hidden);
+      shared_scores = take(rows);
+    }
+    expert_rows = ExpertRows(experts, limits.rows_max);
+    expert_views.resize(static_cast<size_t>(experts.count));
+    expert_tiles.reserve(2 * static_cast<size_t>(experts.used));
+    score_sources.resize(static_cast<size_t>(limits.segments_max));
+  }
   context.scratch = {reinterpret_cast<std::byte*>(next), static_cast<size_t>(scratch)};
   head_segments.reserve(static_cast<size_t>(limits.segments_max));
   head_overrides.reserve(static_cast<size_t>(limits.rows_max));
@@ -137,14 +169,14 @@ void Model::State::embed_lora(const ModelBatch& batch) {
   ops->lora_embed(context, lora);
 }
 
-void Model::State::find_angles(const ModelBatch& batch) {
+void Model::State::find_angles(const ModelBatch& batch, const RopeTable& table, float* out) {
   RopeAnglesArgs args;
   args.positions = batch.positions.data();
-  args.inv_freq = rope.inv_freq.data();
-  args.attention_scale = rope.attention_scale;
+  args.inv_freq = table.inv_freq.data();
+  args.attention_scale = table.attention_scale;
   args.rows = static_cast<int32_t>(batch.tokens.size());
   args.head_dim = config.head_dim;
-  args.angles = angles;
+  args.angles = out;
   ops->rope_angles(context, args);
 }
 
@@ -245,9 +277,9 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
   return {};
 }
 
-void Model::State::turn(int32_t rows) {
+void Model::State::turn(int32_t rows, int layer) {
   RopeArgs rotate;
-  rotate.angles = angles;
+  rotate.angles = has_sliding_rope(config, layer) ? sliding_angles : angles;
   rotate.rows = rows;
   rotate.head_dim = config.head_dim;
   rotate.x = q;
@@ -268,7 +300,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
   if (has_norm(config, LayerNorm::kQ)) norm_rows(batch, LayerNorm::kQ, layer, q, q);
   if (has_norm(config, LayerNorm::kK)) norm_rows(batch, LayerNorm::kK, layer, k, k);
-  if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows);
+  if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows, layer);
 
   KvStoreArgs store;
   store.k = k;
@@ -287,6 +319,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   attend.heads = config.heads;
   attend.scale = static_cast<float>(attention_scale_of(config));
   attend.window = config.sliding.empty() ? 0 : config.sliding[static_cast<size_t>(layer)];
+  attend.cap = static_cast<float>(config.attention_cap);
   attend.groups = batch.groups;
   {
     const Timed timed(times.attention_ns);
@@ -308,6 +341,11 @@ Status Model::State::project_to_stream(const ModelBatch& batch, int layer, Modul
   TRY(project(batch, layer, {&module, 1}, input, input_stride, outputs, !beside));
   if (!beside) return {};
   if (group != nullptr) TRY(group->all_reduce_sum({normed, batch.tokens.size() * static_cast<size_t>(config.hidden)}));
+  add_to_stream(batch, after, layer);
+  return {};
+}
+
+void Model::State::add_to_stream(const ModelBatch& batch, LayerNorm after, int layer) {
   if (has_norm(config, after)) norm_rows(batch, after, layer, normed, normed);
   AddArgs add;
   add.x = normed;
@@ -316,12 +354,16 @@ Status Model::State::project_to_stream(const ModelBatch& batch, int layer, Modul
   add.rows = static_cast<int32_t>(batch.tokens.size());
   add.scale = static_cast<float>(config.residual_scale);
   ops->add(context, add);
-  return {};
 }
 
 Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
+  if (has_experts(config, layer)) return experts_block(batch, layer);
+  TRY(gate_times_up(batch, layer, block_input(batch, LayerNorm::kFfnInput, layer)));
+  return project_to_stream(batch, layer, Module::kDown, gate, config.ffn);
+}
+
+Status Model::State::gate_times_up(const ModelBatch& batch, int layer, const float* input) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
-  const float* const input = block_input(batch, LayerNorm::kFfnInput, layer);
   static constexpr Module kInputs[] = {Module::kGate, Module::kUp};
   float* const outputs[] = {gate, up};
   TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
@@ -331,8 +373,9 @@ Status Model::State::ffn_block(const ModelBatch& batch, int layer) {
   swiglu.stride = config.ffn;
   swiglu.rows = rows;
   swiglu.dim = config.ffn;
+  swiglu.activation = config.activation;
   ops->swiglu(context, swiglu);
-  return project_to_stream(batch, layer, Module::kDown, gate, config.ffn);
+  return {};
 }
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -351,6 +394,7 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightSt
   TRY_ASSIGN(state->program, make_layer_program(config, weights, state->shard()));
   if (state->group != nullptr) state->find_head_part();
   state->rope = make_rope_table(config, limits.max_model_len);
+  if (config.sliding_rope) state->sliding_rope = make_rope_table(with_sliding_rope(config), limits.max_model_len);
   TRY(state->allocate());
   tune_tiles(state->context, ops, weights.formats(LayoutId::kTile16), SteadyClock());
   return std::unique_ptr<Model>(new Model(std::move(state)));
@@ -365,7 +409,8 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv, const KvStreams
   WeightPass pass(*state_->weights);
   if (batch.inputs != nullptr) TRY(batch.inputs->reach(kEmbeddingLayer));
   TRY(state_->embed(State::begun(batch, 0)));
-  state_->find_angles(batch);
+  state_->find_angles(batch, state_->rope, state_->angles);
+  if (state_->sliding_angles != nullptr) state_->find_angles(batch, state_->sliding_rope, state_->sliding_angles);
   for (int layer = 0; layer < state_->config.layers; ++layer) {
     state_->pass_streams(batch, streams, layer);
     const ModelBatch rows = State::begun(batch, layer);
@@ -387,15 +432,16 @@ int64_t Model::scratch_bytes(const ModelConfig& config, const OpTable& ops, cons
   return scratch_sizes(config, ops, limits, threads, shard).total_bytes();
 }
 uint64_t Model::op_count() const { return state_->context.op_count; }
-int64_t Model::streamed_bytes() const {
-  return state_->weights->streams() ? state_->weights->stream_shape().streamed_bytes : 0;
-}
+int64_t Model::streamed_bytes() const { return state_->weights->read_bytes_per_pass(); }
 
 ModelTimes Model::times() const {
   ModelTimes times = state_->times;
   const StreamerTotals totals = state_->weights->stream_totals();
   times.disk_ns = totals.waited_ns;
   times.disk_read_bytes = totals.read_bytes;
+  const ExpertTotals experts = state_->weights->expert_totals();
+  times.expert_hits = experts.hits;
+  times.expert_misses = experts.misses;
   if (state_->group != nullptr) {
     const CollectiveTotals others = state_->group->totals();
     times.collective_ns = others.ns;

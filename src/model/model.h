@@ -28,6 +28,7 @@
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "model/layer_inputs.h"
+#include "ops/expert_pairs.h"
 #include "ops/kv_streams.h"
 #include "ops/op_table.h"
 #include "ops/row_choice.h"
@@ -65,6 +66,9 @@ struct ModelBatch {
   std::span<const LoraSegment> segments;
   const LoraSource* sources = nullptr;  // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
   int32_t slots = 0;
+  // [slots] what adapters have for experts, null where nothing; empty: none has any.
+  std::span<const ExpertPairs* const> experts;
+  std::span<const int32_t> expert_layers;  // [slots] the first layer from which on they count; empty: from 0 on
   std::span<const AdapterVersionId>
       versions;  // [slots], for who has copies of their pairs (CudaModel); others need none
   std::span<const RowOverride> overrides;
@@ -79,6 +83,10 @@ struct ModelBatch {
   std::span<const int32_t> hidden_rows;  // ascending
   float* hidden = nullptr;               // [hidden_rows, hidden] after the final norm
 
+  const ExpertPairs* experts_from(int32_t slot, int layer) const {
+    const auto index = static_cast<size_t>(slot);
+    return expert_layers.empty() || layer >= expert_layers[index] ? experts[index] : nullptr;
+  }
   bool is_chosen(size_t logits_row) const { return !choices.empty() && choices[logits_row].vocab > 0; }
 };
 
@@ -90,6 +98,8 @@ struct ModelTimes {
   int64_t lora_ns = 0;
   int64_t disk_ns = 0;           // waiting for streamed weights
   int64_t disk_read_bytes = 0;   // of streamed weights
+  int64_t expert_hits = 0;       // experts that a layer's rows chose: in the cache of them
+  int64_t expert_misses = 0;     // and read from disk
   int64_t collective_ns = 0;     // with other ranks, waiting for them included
   int64_t collective_bytes = 0;  // that they sent
 };

@@ -9,8 +9,11 @@
 
 #include "base/clock.h"
 #include "device/host/arena.h"
+#include "model/expert_rows.h"
 #include "model/layer_program.h"
 #include "model/model.h"
+#include "ops/expert_pairs.h"
+#include "weights/expert_use.h"
 
 namespace loralei {
 
@@ -49,6 +52,7 @@ struct Model::State {
   Collective* group = nullptr;  // null: this is the whole model
   LayerProgram program;
   RopeTable rope;
+  RopeTable sliding_rope;  // of layers for which has_sliding_rope()
   HostBuffer arena;
 
   // Activations, all [rows_max, width].
@@ -60,7 +64,19 @@ struct Model::State {
   float* attended = nullptr;  // [rows, heads * head_dim]
   float* gate = nullptr;      // [rows, ffn]
   float* up = nullptr;
-  float* angles = nullptr;  // [rows, head_dim] of the step's positions
+  float* angles = nullptr;          // [rows, head_dim] of the step's positions
+  float* sliding_angles = nullptr;  // null: config has no sliding_rope
+  // Of layers with experts (model_experts.cc).
+  float* scores = nullptr;                // [rows, experts]
+  float* gathered = nullptr;              // [assignments, hidden]
+  float* expert_gate = nullptr;           // [assignments, experts.width]
+  float* expert_up = nullptr;             // likewise
+  float* shared = nullptr;                // [rows, hidden] of the shared expert
+  float* shared_scores = nullptr;         // [rows]
+  ExpertRows expert_rows;                 // of the layer
+  std::vector<ExpertView> expert_views;   // [experts]
+  std::vector<TileProduct> expert_tiles;  // of a single row
+  std::vector<LoraSource> score_sources;  // [slots]
   // The head among ranks (model_ranks.cc).
   WeightView head_part;                  // this rank's rows
   std::vector<WeightPanel> head_panels;  // of it
@@ -84,7 +100,7 @@ struct Model::State {
   Status allocate();
   Status embed(const ModelBatch& batch);
   void embed_lora(const ModelBatch& batch);
-  void find_angles(const ModelBatch& batch);
+  void find_angles(const ModelBatch& batch, const RopeTable& table, float* out);
   // Of the stream, or of q or k; in place allowed.
   void norm_rows(const ModelBatch& batch, LayerNorm which, int layer, const float* input, float* output);
   const float* block_input(const ModelBatch& batch, LayerNorm norm, int layer);
@@ -94,9 +110,25 @@ struct Model::State {
                  int64_t input_stride, std::span<float* const> outputs, bool accumulate);
   // x += input W^T (+ bias) + x A B, of a module whose inputs are shared among the ranks.
   Status project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input, int64_t input_stride);
-  void turn(int32_t rows);  // q and k, by their positions
+  void turn(int32_t rows, int layer);  // q and k, by their positions
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
   Status ffn_block(const ModelBatch& batch, int layer);
+  Status gate_times_up(const ModelBatch& batch, int layer, const float* input);  // gate = swiglu(gate, up) of the input
+  void add_to_stream(const ModelBatch& batch, LayerNorm after, int layer);       // x += normed
+
+  // Experts (model_experts.cc).
+  Status experts_block(const ModelBatch& batch, int layer);
+  void score(const ModelBatch& batch, int layer, const float* input, const float* matrix, int32_t out,
+             std::vector<LoraPair> ExpertPairs::*pairs, float* scores);
+  Status shared_expert(const ModelBatch& batch, int layer, const float* input);
+  void use_experts(const ModelBatch& batch, int layer, std::span<const ExpertView> views);
+  bool gate_up_together(std::span<const ExpertView> views);
+  void expert_parts(const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
+                    std::span<float* const> outputs, int64_t out_stride);
+  void expert_products(std::span<const TileProduct> products, ExpertRows::Run run, const float* input, int64_t stride);
+  void expert_lora(const ModelBatch& batch, int layer, std::span<const ExpertView> views, std::span<const int> parts,
+                   const float* input, int32_t in, std::span<float* const> outputs, int32_t out);
+  void sum_experts(int32_t rows, float* sum);
 
   // The head (model_head.cc).
   Status head(const ModelBatch& batch);

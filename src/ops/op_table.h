@@ -56,6 +56,7 @@ struct OpTable {
   void (*embed)(OpContext&, const EmbedArgs&) = nullptr;
   void (*add)(OpContext&, const AddArgs&) = nullptr;
   void (*scale)(OpContext&, const ScaleArgs&) = nullptr;
+  void (*cap)(OpContext&, const CapArgs&) = nullptr;
   int64_t (*scratch_bytes)(const OpLimits&) = nullptr;
   bool rounds_bf16 = false;  // matmul rounds the inputs of bf16 weights to bf16, to nearest even
   // What matmul_tiles has two kernels for, to choose from (tile_tuning.h):

@@ -434,6 +434,9 @@ int int8_bits(DType weights) {
     case DType::kQ5_0:
     case DType::kQ5_1:
     case DType::kQ5_K:
+    case DType::kMXFP4:
+    case DType::kQ2_K:  // of fewer bits, but four words are all that share a scale
+    case DType::kQ3_K:
       return 5;
     case DType::kQ6_K:
       return 6;

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "tensor/small_blocks.h"
 
 namespace loralei {
 namespace {
@@ -321,6 +322,16 @@ void decode_row(DType dtype, const std::byte* source, float* out, int64_t count)
       return decode_blocks(dtype, source, out, count, decode_q5_k);
     case DType::kQ6_K:
       return decode_blocks(dtype, source, out, count, decode_q6_k);
+    case DType::kQ2_K:
+      return decode_blocks(dtype, source, out, count, decode_q2_k);
+    case DType::kQ3_K:
+      return decode_blocks(dtype, source, out, count, decode_q3_k);
+    case DType::kIQ4_NL:
+      return decode_blocks(dtype, source, out, count, decode_iq4_nl);
+    case DType::kIQ4_XS:
+      return decode_blocks(dtype, source, out, count, decode_iq4_xs);
+    case DType::kMXFP4:
+      return decode_blocks(dtype, source, out, count, decode_mxfp4);
     case DType::kInt4G:
       return decode_blocks(dtype, source, out, count, decode_int4g);
     case DType::kF8G:

@@ -36,10 +36,15 @@ enum class DType : uint8_t {
   kQ6_K,
   kI8,
   kF8,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
   kInt4G,
   kF8G
 };
-inline constexpr int kDTypeCount = 15;
+inline constexpr int kDTypeCount = 20;
 
 struct DTypeInfo {
   const char* name;  // "bf16", "q4_k", ...
@@ -75,6 +80,16 @@ constexpr DTypeInfo dtype_info(DType dtype) {
       return {"int8", 1, 1};
     case DType::kF8:
       return {"fp8", 1, 1};
+    case DType::kQ2_K:
+      return {"q2_k", 256, 84};
+    case DType::kQ3_K:
+      return {"q3_k", 256, 110};
+    case DType::kIQ4_NL:
+      return {"iq4_nl", 32, 18};
+    case DType::kIQ4_XS:
+      return {"iq4_xs", 256, 136};
+    case DType::kMXFP4:
+      return {"mxfp4", 32, 17};
     case DType::kInt4G:
       return {"int4g", 32, 20};
     case DType::kF8G:

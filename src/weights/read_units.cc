@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "base/units.h"
@@ -21,8 +22,12 @@ namespace {
 
 constexpr int64_t kReadUnitBytes = 8 * kMiB;  // work handed to one thread at a time
 
-// Norms and biases are vectors; everything else a matrix.
-bool is_matrix(const TensorInfo& info) { return info.shape.size() == 2; }
+// Norms and biases are vectors; everything else a matrix, but for what scores experts:
+// small, read by every row, and what is chosen depends on every bit of it.
+bool is_matrix(const TensorInfo& info) {
+  return info.shape.size() == 2 && !info.name.ends_with(".mlp.gate.weight") &&
+         !info.name.ends_with(".mlp.shared_expert_gate.weight");
+}
 
 // Format a matrix is held in: the file's, or the wanted quantisation where its rows
 // divide into blocks. The head and the embedding keep more bits than q4_0, as the field's
@@ -38,6 +43,26 @@ DType held_dtype(const TensorInfo& info, const WeightOptions& options) {
 LayoutId held_layout(const TensorInfo& info, DType held, bool tied_head, const WeightOptions& options) {
   const bool looked_up_only = info.name == "model.embed_tokens.weight" && !tied_head;
   return has_tiles(held) && !looked_up_only ? options.quantised_layout : LayoutId::kPlain;
+}
+
+// "mlp.experts.7.up_proj.weight", "mlp.shared_expert.up_proj.weight"
+bool planned_expert(std::string_view path, PlannedMatrix& planned) {
+  constexpr std::string_view kExperts = "mlp.experts.", kShared = "mlp.shared_expert.";
+  const size_t dot = path.find('.', kExperts.size());
+  if (path.starts_with(kShared)) {
+    path.remove_prefix(kShared.size());
+  } else if (path.starts_with(kExperts) && dot != std::string_view::npos) {
+    planned.expert = std::atoi(path.data() + kExperts.size());
+    path.remove_prefix(dot + 1);
+  } else {
+    return false;
+  }
+  for (int part = 0; part < kExpertMatrixCount; ++part) {
+    if (path != std::string(kExpertMatrices[part]) + ".weight") continue;
+    planned.role = static_cast<MatrixRole>(static_cast<int>(MatrixRole::kGate) + part);
+    return true;
+  }
+  return false;
 }
 
 // What a matrix of this canonical name is, and in which layer.
@@ -56,20 +81,21 @@ Result<PlannedMatrix> planned_matrix(const std::string& name, bool tied_head) {
   if (name.starts_with(kLayers)) {
     const size_t dot = name.find('.', kLayers.size());
     const std::string_view path = dot == std::string::npos ? "" : std::string_view(name).substr(dot + 1);
-    const auto role = std::find_if(kLayerMatrices.begin(), kLayerMatrices.end(),
-                                   [&](const char* matrix) { return path == std::string(matrix) + ".weight"; });
-    if (role != kLayerMatrices.end()) {
-      planned.role = static_cast<MatrixRole>(role - kLayerMatrices.begin());
-      planned.layer = std::atoi(name.c_str() + kLayers.size());
+    planned.layer = std::atoi(name.c_str() + kLayers.size());
+    for (size_t module = 0; module < kLayerMatrices.size(); ++module) {
+      if (path != std::string(kLayerMatrices[module]) + ".weight") continue;
+      planned.role = static_cast<MatrixRole>(module);
       return planned;
     }
+    if (planned_expert(path, planned)) return planned;
   }
   return internal_error("The matrix '" + name + "' has no place in the layer program.");
 }
 
-// Layer by layer in the order of use, then head, then embedding.
-std::pair<int32_t, MatrixRole> order_of(const PlannedMatrix& planned) {
-  return {planned.layer < 0 ? INT32_MAX : planned.layer, planned.role};
+// Layer by layer in the order of use, its experts one after the other behind all else,
+// then head, then embedding.
+std::tuple<int32_t, int32_t, MatrixRole> order_of(const PlannedMatrix& planned) {
+  return {planned.layer < 0 ? INT32_MAX : planned.layer, planned.expert, planned.role};
 }
 
 // How several ranks share a matrix. A tied head is a part of the embedding, which every
@@ -153,6 +179,12 @@ Status check_shards(const BaseModelFile& model, const WeightOptions& options, in
                           (others.empty() ? "No number but 1 would do." : "What would do: " + others + "."));
 }
 
+int64_t numbers_of(const TensorInfo& info) {
+  int64_t count = 1;
+  for (const int64_t size : info.shape) count *= size;
+  return count;
+}
+
 bool can_quantise(const BaseModelFile& model) {
   const auto& tensors = model.index.tensors;
   return std::any_of(tensors.begin(), tensors.end(),
@@ -168,7 +200,10 @@ Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader&
     return invalid_argument(std::string("--quant ") + dtype_info(*options.quantise).name + ": " + model.path +
                             " is quantised already; leave the option out, or give the file it was made from.");
   }
-  if (!options.shard.whole()) TRY(check_heads(model.config, options.shard.size));
+  if (!options.shard.whole()) {
+    if (model.config.experts.count > 0) return not_cut("its experts are not cut yet");
+    TRY(check_heads(model.config, options.shard.size));
+  }
   HeldTensors held;
   held.shard = options.shard;
   for (const TensorInfo& info : model.index.tensors) {
@@ -247,7 +282,7 @@ Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork
 }
 
 Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info, std::vector<float>& values) {
-  const int64_t count = info.shape.empty() ? 1 : info.shape[0];
+  const int64_t count = numbers_of(info);
   values.resize(static_cast<size_t>(count));
   // A vector is one row, or one row a number where its rows are permuted
   // (biases of q and k).
@@ -259,7 +294,12 @@ Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info,
   target.rows = target.source_rows = permuted ? count : 1;
   target.source_row_bytes = row_bytes(info.dtype, target.cols);
   std::vector<std::byte> buffer;
-  return reader.read_rows(info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer);
+  TRY_ASSIGN(const uint64_t hash,
+             reader.read_rows(info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer));
+  if (info.plus != 0) {
+    for (float& value : values) value += info.plus;
+  }
+  return hash;
 }
 
 std::string fingerprint_text(uint64_t sum) {

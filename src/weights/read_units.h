@@ -91,6 +91,9 @@ RoomShare share_room(int64_t room, int threads, int64_t least, int64_t most);
 using UnitWork = std::function<Status(const ReadUnit& unit, UnitBuffers& buffers)>;
 Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork& work);
 
+// Numbers of a tensor.
+int64_t numbers_of(const TensorInfo& info);
+
 // A vector as f32; answers the hash of its bytes.
 Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info, std::vector<float>& values);
 

@@ -89,8 +89,8 @@ void Shards::expect_parts(const BaseModelFile& file, WeightOptions options, int 
 TEST_F(Shards, PartsPutTogetherAreTheModel) {
   int checked = 0;
   for (const char* model :
-       {"llama2", "llama-gqa", "qwen2", "qwen3", "granite", "smollm3", "mistral-window", "dtype-f16", "sharded",
-        "gguf-llama-q8_0.gguf", "gguf-llama-q4_0.gguf", "gguf-llama-f16.gguf"}) {
+       {"llama2", "llama-gqa", "qwen2", "qwen3", "granite", "smollm3", "gemma2", "gemma3", "mistral-window",
+        "dtype-f16", "sharded", "gguf-llama-q8_0.gguf", "gguf-llama-q4_0.gguf", "gguf-llama-f16.gguf"}) {
     const auto file = open_base_model(kModels + model);
     if (!file.ok()) continue;
     for (const int size : {2, 3, 4}) {
@@ -119,6 +119,14 @@ TEST_F(Shards, WhatCannotBeCutIsRefusedWithWhatWouldDo) {
   EXPECT_NE(refused.error().message.find("--tensor-parallel 3"), std::string::npos) << refused.error().message;
   EXPECT_NE(refused.error().message.find("do not divide. What would do: 2"), std::string::npos)
       << refused.error().message;
+}
+
+TEST_F(Shards, ExpertsAreNotCut) {
+  const auto file = open_base_model(kModels + "mixtral");
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  const Status refused = check_shards(*file, {}, 2);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("its experts are not cut"), std::string::npos) << refused.error().message;
 }
 
 // 32 columns of each row for a rank, where blocks have 256 numbers.

@@ -59,6 +59,8 @@ const std::vector<Subject>& subjects() {
       {"qwen3", "models/qwen3", 2, {"qwen3-all-r4", "qwen3-save-qk-norm"}},
       {"granite", "models/granite", 2, {"granite-all-r4", "granite-save-all"}},
       {"smollm3", "models/smollm3", 2, {"smollm3-all-r4"}},
+      {"gemma", "models/gemma2", 2, {"gemma2-all-r4", "gemma2-save-norms", "gemma2-resized"}},
+      {"gemma3", "models/gemma3", 2, {"gemma3-all-r4", "gemma3-save-norms"}},
       {"mistral_window", "models/mistral-window", 2, {"mistral-window-r8"}},
       {"gguf_f16", "models/gguf-llama-f16.gguf", 2, {"gguf-lora-f32.gguf", "gguf-lora-norms.gguf"}},
       {"gguf_q8_0", "models/gguf-qwen3-q8_0.gguf", 2, {"qwen3-all-r4"}, {}, Activations::kAuto},

@@ -36,6 +36,24 @@ SPECS = {
     "olmo2-save-norms": lora("olmo2", ["v_proj"], 4, 8, modules_to_save=["q_norm", "k_norm", "post_attention_layernorm",
                                                                         "post_feedforward_layernorm"]),
     "smollm3-all-r4": lora("smollm3", "all-linear", 4, 8),
+    "olmo3-all-r4": lora("olmo3", "all-linear", 4, 8),
+    "gemma-tokens": lora("gemma", ["q_proj"], 4, 8, trainable_token_indices=[3, 7, 40, 95]),
+    "gemma-save-embed": lora("gemma", ["down_proj"], 4, 8, modules_to_save=["embed_tokens"]),
+    "gemma2-all-r4": lora("gemma2", ALL + ["embed_tokens", "lm_head"], 4, 8),
+    "gemma2-save-norms": lora("gemma2", ["v_proj"], 4, 8, modules_to_save=["norm"]),
+    "gemma2-resized": lora("gemma2", ["o_proj"], 4, 8, vocab=99, modules_to_save=["embed_tokens", "lm_head"]),
+    "gemma3-all-r4": lora("gemma3", "all-linear", 4, 8),
+    "gemma3-save-norms": lora("gemma3", ["up_proj"], 4, 8, store="float32", modules_to_save=[
+        "q_norm", "k_norm", "post_attention_layernorm", "pre_feedforward_layernorm", "model.norm"]),
+    # on a mixture of experts: beside it, on all experts as parameters, on the router
+    "qwen3-moe-attn": lora("qwen3-moe", QKVO, 4, 8),
+    "qwen3-moe-experts": lora("qwen3-moe", ["q_proj"], 3, 6, target_parameters=[
+        "mlp.experts.gate_up_proj", "mlp.experts.down_proj"], rank_pattern={r".*\.experts\.gate_up_proj": 4}),
+    "qwen3-moe-down": lora("qwen3-moe", ["o_proj"], 2, 4, target_parameters=["experts.down_proj"]),
+    "qwen3-moe-router": lora("qwen3-moe", ["v_proj"], 2, 4, target_parameters=["gate.weight"]),
+    "qwen2-moe-all": lora("qwen2-moe", "all-linear", 4, 8),
+    "qwen2-moe-experts": lora("qwen2-moe", ["shared_expert.up_proj"], 2, 4, target_parameters=[
+        "mlp.experts.gate_up_proj", "mlp.experts.down_proj", "gate.weight"]),
     "dynamic-r4": lora("rope-dynamic", ["q_proj", "k_proj"], 4, 8),
     "sharded-r4": lora("sharded", ALL, 4, 4),
     "fp8-all-r4": lora("fp8-block", ALL, 4, 8),
@@ -112,6 +130,11 @@ SPECS = {
 }
 # Fused twins are written from the split adapter: one A, B stacked in the order q,k,v and gate,up.
 FUSED = {"qwen2-fused": "qwen2-split"}
+# Adapters with pairs for single experts, as PEFT wrote them while experts were modules: base and target_modules.
+SINGLE_EXPERTS = {
+    "qwen3-moe-single": ("qwen3-moe-every", ["down_proj", "gate", "gate_proj", "k_proj", "up_proj"]),
+    "mixtral-single": ("mixtral", ["gate", "q_proj", "v_proj", "w1", "w2", "w3"]),
+}
 # Twins whose tensors are named as in the state of a model: "lora_A.NAME.weight".
 NAMED = {"gqa-named": "gqa-lora-bias", "llama2-named": "llama2-embed-head", "gqa-added-named": "gqa-added-both",
          "llama2-tokens-named": "llama2-tokens-both"}

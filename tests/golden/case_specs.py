@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which requests have golden values: (name, model, [(adapter, scale)], prompt lengths, options)."""
-from adapter_specs import FUSED, MINIMAL, SPECS as ADAPTER_SPECS, TWINS
+from adapter_specs import FUSED, MINIMAL, SINGLE_EXPERTS, SPECS as ADAPTER_SPECS, TWINS
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from model_specs import SPECS as MODEL_SPECS
 from quant_specs import QUANT_MODELS
@@ -16,6 +16,8 @@ def lengths_of(model):
         return (12, 40, 57)
     if model.startswith("dtype") or model == "sharded":
         return (33,)
+    if "moe" in model or model == "mixtral":
+        return (8, 20)
     return (8, 21, 60) if model == "llama-gqa" else (8, 60)
 
 
@@ -29,6 +31,8 @@ def adapter_lengths(name, spec):
         return (90,)
     if "window" in name:
         return (40,)
+    if "moe" in name or "mixtral" in name:
+        return (12,)
     return (9, 34) if name in SHORT_TOO else (34,)
 
 
@@ -36,6 +40,8 @@ def adapter_cases():
     for name, spec in ADAPTER_SPECS.items():
         if name != "gqa-alora":
             yield name, spec["base"], [(name, 1.0)], adapter_lengths(name, spec), {}
+    for name, (base, _) in SINGLE_EXPERTS.items():
+        yield name, base, [(name, 1.0)], (12,), {}
     for name, source in MINIMAL.items():
         yield name, ADAPTER_SPECS[source]["base"], [(name, 1.0)], (34,), {}
     for name, source in (FUSED | TWINS).items():
@@ -69,7 +75,7 @@ def alora_cases():
 
 def gguf_cases():
     for name in GGUF_MODELS:
-        yield name, name, [], (90,) if "rope" in name else (40,), {}
+        yield name, name, [], (90,) if "rope" in name else (12,) if "moe" in name or "mixtral" in name else (40,), {}
     for name, spec in GGUF_ADAPTERS.items():
         yield name, spec["base"], [(name, 1.0)], spec.get("lengths", (34,)), spec.get("options", {})
 
@@ -80,6 +86,9 @@ def mixed_format_cases():
     yield "peft-on-q8_0", "gguf-llama-q8_0", [("gqa-all-r16", 1.0)], (34,), {}
     yield "gguf-lora-on-q8_0", "gguf-llama-q8_0", [("gguf-lora-f32", 1.0)], (34,), {}
     yield "gguf-lora-on-peft-base", "llama-gqa", [("gguf-lora-f16", 1.0)], (34,), {}
+    # norms by 1 + w, which PEFT files hold less one and GGUF files do not
+    yield "peft-norms-on-gguf", "gguf-gemma2-f16", [("gemma2-save-norms", 1.0)], (34,), {}
+    yield "gguf-norms-on-peft-base", "gemma2", [("gguf-lora-gemma2", 1.0)], (34,), {}
     yield "gguf-lora-sum", "gguf-llama-f16", [("gguf-lora-f32", 0.5), ("gqa-all-r16", 0.5)], (34,), {}
 
 

@@ -71,12 +71,21 @@ def quiet():
     warnings.filterwarnings("ignore")
 
 
+def round_embed_scale(model, dtype):
+    """Gemma's embedding is multiplied in the dtype of its weights, which here are float32 for other reasons."""
+    embed = model.get_input_embeddings()
+    if hasattr(embed, "embed_scale"):
+        embed.embed_scale = round_to(embed.embed_scale, dtype)
+
+
 def load_model(folder, max_model_len=0):
     from transformers import AutoModelForCausalLM
 
     quiet()
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager")
+    config = json.loads((folder / "config.json").read_text())
+    round_embed_scale(model, getattr(torch, config.get("torch_dtype") or config["dtype"]))
     if max_model_len:
         fix_dynamic_rope(model, max_model_len)
     return model.eval()

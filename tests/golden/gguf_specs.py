@@ -3,7 +3,8 @@
 
 types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
 """
-from model_specs import LLAMA3_ROPE, YARN, granite, llama, olmo2, qwen, smollm3
+from model_specs import (LLAMA3_ROPE, YARN, gemma, gemma2, gemma3, granite, llama, mixtral, olmo2, olmo3, qwen, qwen_moe,
+                         smollm3)
 
 
 def gguf(spec, types, **more):
@@ -35,7 +36,18 @@ GGUF_MODELS = {
     "gguf-qwen3-q8_0": gguf(qwen("qwen3", 32, 4, 2, 64, head_dim=16), {"": "Q8_0", "token_embd.weight": "BF16"}),
     "gguf-granite-f16": gguf(granite(32, 4, 2, 64), "F16"),  # what granite-all-r4 fits
     "gguf-olmo2-f16": gguf(olmo2(32, 4, 2, 64), "F16"),  # what olmo2-save-norms fits
+    "gguf-olmo3-f16": gguf(olmo3(32, 4, 2, 48, rope_scaling=YARN | dict(attention_factor=1.3)), "F16"),
+    "gguf-gemma-q8_0": gguf(gemma(32, 4, 1, 64), {"": "Q8_0", "token_embd.weight": "F16"}),
+    # what gemma2-save-norms fits; files do not say the scale of scores, which is that of a head
+    "gguf-gemma2-f16": gguf(gemma2(32, 4, 2, 48, layers=3, head_dim=12, query_pre_attn_scalar=12), "F16"),
+    "gguf-gemma3-q8_0": gguf(gemma3(32, 2, 1, 32, layers=6, query_pre_attn_scalar=16, rope_theta=1000.0,
+                                    rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=4.0)),
+                             {"": "Q8_0", "token_embd.weight": "F16"}),
     "gguf-smollm3-q8_0": gguf(smollm3(32, 4, 2, 64, layers=4), {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-qwen3-moe-q8_0": gguf(qwen_moe("qwen3", 32, 4, 2, 64, 6, 2, 32, head_dim=16, norm_topk_prob=True),
+                                {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-qwen2-moe-f16": gguf(qwen_moe("qwen2", 32, 4, 2, 48, 5, 3, 24, shared_expert_intermediate_size=40), "F16"),
+    "gguf-mixtral-q4_0": gguf(mixtral(64, 4, 2, 96, 4, 2, num_hidden_layers=1), {"": "Q4_0", "output.weight": "Q8_0"}),
     "gguf-rope-linear": gguf(small(rope_scaling=dict(rope_type="linear", factor=4.0)), "F16"),
     "gguf-rope-yarn": gguf(small(rope_scaling=YARN, rope_theta=500.0), "F16"),
     "gguf-rope-freqs": gguf(small(rope_scaling=LLAMA3_ROPE, rope_theta=500.0), "F16"),
@@ -49,6 +61,7 @@ GGUF_ADAPTERS = {
     "gguf-lora-alora": dict(base="gguf-llama-f16", source="gqa-alora", type="F16", lengths=(40,),
                             options=dict(invocation_at=(20,))),
     "gguf-lora-olmo2": dict(base="gguf-olmo2-f16", source="olmo2-save-norms", type="F32"),
+    "gguf-lora-gemma2": dict(base="gguf-gemma2-f16", source="gemma2-save-norms", type="F32"),
     "gguf-lora-granite": dict(base="gguf-granite-f16", source="granite-qk-r4", type="F32"),
     "gguf-lora-bf16": dict(base="gguf-qwen2-f16", source="qwen2-split", type="BF16"),
 }

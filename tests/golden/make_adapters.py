@@ -6,10 +6,11 @@ import math
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapter_specs import FUSED, MINIMAL, MINIMAL_KEYS, MORE_TARGETS, NAMED, SPECS, TINKER
+from adapter_specs import FUSED, MINIMAL, MINIMAL_KEYS, MORE_TARGETS, NAMED, SINGLE_EXPERTS, SPECS, TINKER
 from common import ADAPTERS, MODELS, clean_folder, load_model, randn, round_to, write_json
 from make_quantised import reference_model
 from quant_specs import QUANT_MODELS
+from model_specs import PLUS_ONE, SPECS as MODEL_SPECS
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
           "float64": torch.float64}
@@ -38,6 +39,7 @@ def is_adapter_value(key):
 def fill(model, name):
     """Random values for everything that the adapter stores; biases only where the config trains them."""
     bias = SPECS[name].get("bias", "none")
+    plus_one = MODEL_SPECS[SPECS[name]["base"]]["model_type"] in PLUS_ONE
     for key, value in model.named_parameters():
         trained_bias = key.endswith(".bias") and "lora_" not in key and (
             bias == "all" or bias == "lora_only" and "base_layer" in key)
@@ -51,7 +53,7 @@ def fill(model, name):
         elif "lora_B" in key or "lora_embedding_A" in key:
             new = randn((name, key), shape, 0.5 / math.sqrt(shape[-1] if "lora_B" in key else shape[0]))
         elif "norm" in key:
-            new = 1 + randn((name, key), shape, 0.4)
+            new = (0 if plus_one else 1) + randn((name, key), shape, 0.4)
         else:  # full rows: the old ones, clearly changed
             new = value + randn((name, key), shape, 0.6 * float(value.std()) + 0.05)
         value.copy_(round_to(new, torch.bfloat16))
@@ -71,7 +73,7 @@ def finish_config(folder, spec):
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text())
     config["base_model_name_or_path"] = "golden/" + spec["base"]
-    for key in ("target_modules", "modules_to_save", "exclude_modules"):
+    for key in ("target_modules", "modules_to_save", "exclude_modules", "target_parameters"):
         if isinstance(config.get(key), list):
             config[key].sort()  # PEFT writes sets in no fixed order
     tamper = spec.get("tamper")
@@ -155,6 +157,25 @@ def make_minimal(name, source):
     print(f"{name:24} from {source}: {len(MINIMAL_KEYS)} keys, no metadata")
 
 
+def make_single_experts(name, base, targets):
+    """Names and shapes are those of the base's file; PEFT has no model any more that would write them."""
+    tensors = {}
+    for key, value in load_file(MODELS / base / "model.safetensors").items():
+        module = key.removesuffix(".weight")
+        if value.ndim != 2 or module.rpartition(".")[2] not in targets:
+            continue
+        out, inner = value.shape
+        for part, shape, std in (("A", (3, inner), inner ** -0.5), ("B", (out, 3), 0.5 * 3 ** -0.5)):
+            full = f"base_model.model.{module}.lora_{part}.weight"
+            tensors[full] = randn((name, full), shape, std).to(torch.bfloat16)
+    folder = clean_folder(ADAPTERS / name)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = json.loads((ADAPTERS / "qwen3-moe-attn" / "adapter_config.json").read_text())
+    write_json(folder / "adapter_config.json", config | {
+        "base_model_name_or_path": "golden/" + base, "r": 3, "lora_alpha": 6, "target_modules": targets})
+    print(f"{name:24} for single experts of {base}: {len(tensors)} tensors")
+
+
 def make_twin(name, source, rename, **settings):
     folder = clean_folder(ADAPTERS / name)
     tensors = load_file(ADAPTERS / source / "adapter_model.safetensors")
@@ -193,6 +214,8 @@ def main():
         make_fused(name, source)
     for name, source in MINIMAL.items():
         make_minimal(name, source)
+    for name, (base, targets) in SINGLE_EXPERTS.items():
+        make_single_experts(name, base, targets)
     make_twins()
 
 

@@ -2,6 +2,7 @@
 """Writes cases.json and expected/NAME.safetensors: the reference's logits for every model and adapter feature."""
 import itertools
 import json
+import math
 
 import torch
 from safetensors.torch import save_file
@@ -18,6 +19,7 @@ STEPS = 16
 TRIES = 40
 ENOUGH_MARGIN = 0.03  # of the greedy step nearest to a tie; far above any float32 rounding
 ENOUGH_EFFECT = 0.5  # of an adapter on a quantised checkpoint
+ENOUGH_GAP = 0.004  # of the routers' choices: far above any float32 rounding
 EOS = 2
 
 
@@ -30,6 +32,27 @@ def prompt_of(model, length, attempt, options):
         ids[at:at + len(INVOCATION)] = INVOCATION[:-1] + [INVOCATION[-1] + 1]
     assert len(ids) == length
     return ids
+
+
+class Routers:
+    """How near to a tie the routers' choices of a pass were: the gap between the last expert used and the first that
+    is not, of every row and layer, by the largest score (at least 1)."""
+
+    def __init__(self, model):
+        self.least = math.inf
+        for module in model.modules():
+            if type(module).__name__.endswith("TopKRouter"):
+                module.register_forward_hook(self.look)
+
+    def look(self, module, _, output):
+        scores = output[0].float()
+        best = scores.topk(module.top_k + 1, dim=-1).values
+        gap = (best[:, -2] - best[:, -1]).min() / scores.abs().max().clamp(min=1)
+        self.least = min(self.least, float(gap))
+
+    def take(self):
+        least, self.least = self.least, math.inf
+        return least
 
 
 def margins_of(rows):
@@ -53,15 +76,17 @@ def check_rounding(reference, ids, start, want):
 
 def generate(reference, model, length, options):
     """The first prompt whose continuation has no near tie and no end-of-sequence, else the one with most margin."""
-    best = None
+    best, best_score = None, -1
+    routers = Routers(reference.model)
     for attempt in range(TRIES):
         prompt = prompt_of(model, length, attempt, options)
         start = reference.last_invocation(prompt)
         greedy, rows = reference.greedy(prompt, STEPS, start)
-        margins = margins_of(rows)
-        if EOS not in greedy and (best is None or min(margins) > min(best[3])):
-            best = prompt, start, greedy, margins, rows
-            if min(margins) >= ENOUGH_MARGIN:
+        margins, gap = margins_of(rows), routers.take()
+        score = min(min(margins) / ENOUGH_MARGIN, gap / ENOUGH_GAP)
+        if EOS not in greedy and score > best_score:
+            best, best_score = (prompt, start, greedy, margins, rows, gap), score
+            if score >= 1:
                 break
     return best
 
@@ -84,7 +109,7 @@ def entry(name, model, adapters, prompt):
 
 
 def generation_case(name, reference, model, adapters, length, options):
-    prompt, start, greedy, margins, rows = generate(reference, model, length, options)
+    prompt, start, greedy, margins, rows, gap = generate(reference, model, length, options)
     full = reference.logits(prompt + greedy[:-1], start)
     at = positions(length)
     error = check_rounding(reference, prompt + greedy[:-1], start, full)
@@ -96,9 +121,11 @@ def generation_case(name, reference, model, adapters, length, options):
     save_file({"prompt_logits": full[at].contiguous(), "greedy_logits": rows}, EXPECTED / f"{name}.safetensors")
     case = entry(name, model, adapters, prompt) | {
         "kind": "generate", "vocab": full.shape[1], "logits_at": at, "greedy": greedy, "margins": margins}
+    if gap < math.inf:
+        case["router_gap"] = round(gap, 6)
     if reference.invocation is not None:
         case["alora_start"] = start
-    return case, f"min margin {min(margins):.3f}, rounding {error:.1e}"
+    return case, ("" if gap == math.inf else f"router gap {gap:.4f}, ") + f"min margin {min(margins):.3f}, rounding {error:.1e}"
 
 
 def embedding_case(name, reference, model, adapters, length):

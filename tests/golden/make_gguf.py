@@ -16,6 +16,7 @@ from common import ADAPTERS, MODELS, generator, quiet
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from gguf_vocab import add_vocabulary
 from make_models import build_from, config_of, weight
+from model_specs import PLUS_ONE
 
 Type = gguf.GGMLQuantizationType
 NAMES = {
@@ -28,21 +29,44 @@ NAMES = {
 }
 
 
-# Of olmo2, whose norms stand behind the blocks.
-NAMES_BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+# Of layers with experts, whose matrices lie in one tensor for each kind.
+NAMES |= {
+    "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+}
+# Of models whose norms stand behind the blocks, too; olmo2 has no pre_feedforward_layernorm.
+NAMES_BEHIND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                "post_feedforward_layernorm": "post_ffw_norm"}
+BEHIND = ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text")
+ARCHITECTURES = {"olmo3": "olmo2", "gemma3_text": "gemma3", "mixtral": "llama", "qwen2_moe": "qwen2moe",
+                 "qwen3_moe": "qwen3moe"}
+
+
+def names_of(kind_of_model):
+    return NAMES | NAMES_BEHIND if kind_of_model in BEHIND else NAMES
+
+
+def architecture_of(spec):
+    return ARCHITECTURES.get(spec["model_type"], spec["model_type"])
 
 
 def ggml_name(name, kind_of_model):
     if name in NAMES:
         return NAMES[name]
     layer, module, kind = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.(weight|bias)", name).groups()
-    names = NAMES | NAMES_BEHIND if kind_of_model == "olmo2" else NAMES
-    return f"blk.{layer}.{names[module]}.{kind}"
+    return f"blk.{layer}.{names_of(kind_of_model)[module]}.{kind}"
+
+
+def stored_value(name, value, spec):
+    """Files hold 1 + w of Gemma's norms."""
+    return value + 1 if spec["model_type"] in PLUS_ONE and name.endswith("norm.weight") else value
 
 
 def heads_of(spec, name):
     """Heads whose rows GGUF permutes in this tensor, 0 for none."""
-    if spec["model_type"] not in ("llama", "granite", "smollm3"):
+    if spec["model_type"] not in ("llama", "granite", "mixtral", "smollm3"):
         return 0
     return spec["num_attention_heads"] if "q_proj" in name else spec["num_key_value_heads"] if "k_proj" in name else 0
 
@@ -87,7 +111,7 @@ def tensor_bytes(model, name, value, kind):
 
 
 def kind_of(types, name, dims):
-    if dims == 1:
+    if dims == 1 or "ffn_gate_inp" in name:
         return Type.F32
     return Type[next((v for k, v in types.items() if k and name.endswith(k)), types[""])]
 
@@ -121,11 +145,25 @@ def add_config(writer, name, spec):
     if "head_dim" in spec:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
+    if "moe_intermediate_size" in spec or "num_local_experts" in spec:
+        writer.add_expert_count(spec.get("num_experts") or spec["num_local_experts"])
+        writer.add_expert_used_count(spec["num_experts_per_tok"])
+    if "moe_intermediate_size" in spec:
+        writer.add_expert_feed_forward_length(spec["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in spec:
+        writer.add_expert_shared_feed_forward_length(spec["shared_expert_intermediate_size"])
     if spec["model_type"] == "granite":
         writer.add_embedding_scale(spec["embedding_multiplier"])
         writer.add_residual_scale(spec["residual_multiplier"])
         writer.add_attention_scale(spec["attention_multiplier"])
         writer.add_logit_scale(spec["logits_scaling"])
+    if spec.get("sliding_window") and spec["model_type"] in BEHIND:
+        writer.add_sliding_window(spec["sliding_window"])
+    if spec["model_type"] == "olmo3":
+        writer.add_sliding_window_pattern([(i + 1) % 4 != 0 for i in range(spec["num_hidden_layers"])])
+    if spec["model_type"] == "gemma2":
+        writer.add_attn_logit_softcapping(spec["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(spec["final_logit_softcapping"])
     scaling = spec.get("rope_scaling") or {}
     if scaling.get("rope_type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -136,6 +174,8 @@ def add_config(writer, name, spec):
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_beta_fast(scaling["beta_fast"])
         writer.add_rope_scaling_yarn_beta_slow(scaling["beta_slow"])
+        if "attention_factor" in scaling:
+            writer.add_rope_scaling_attn_factors(scaling["attention_factor"])
 
 
 def finish(writer):
@@ -145,18 +185,34 @@ def finish(writer):
     writer.close()
 
 
+def stored_values(name, spec):
+    """What is stored of a model: parameters, of experts those of one kind each."""
+    for key, parameter in build_from(spec).named_parameters():
+        tied = spec.get("tie_word_embeddings", True)
+        value = weight(name, key, parameter.shape, tied, spec["model_type"] in PLUS_ONE).numpy()
+        value = stored_value(key, value, spec)
+        if key.endswith("experts.gate_up_proj"):
+            for part, rows in zip(("gate_proj", "up_proj"), np.split(value, 2, 1)):
+                yield key.replace("gate_up_proj", part) + ".weight", rows
+        elif key.endswith("experts.down_proj"):
+            yield key + ".weight", value
+        elif key.endswith("shared_expert_gate.weight"):
+            yield key, value[0]
+        else:
+            yield key, value
+
+
 def write_model(name):
     entry = GGUF_MODELS[name]
     spec, path = entry["spec"], MODELS / f"{name}.gguf"
-    writer = gguf.GGUFWriter(path, spec["model_type"])
+    writer = gguf.GGUFWriter(path, architecture_of(spec))
     if "alignment" in entry:
         writer.add_custom_alignment(entry["alignment"])
     add_config(writer, name, spec)
     add_vocabulary(writer, spec)
     if (spec.get("rope_scaling") or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(spec))
-    for key, parameter in build_from(spec).named_parameters():
-        value = weight(name, key, parameter.shape, spec["tie_word_embeddings"]).numpy()
+    for key, value in stored_values(name, spec):
         stored = ggml_name(key, spec["model_type"])
         kind = kind_of(entry["types"], stored, value.ndim)
         value = permute(value, heads_of(spec, key))
@@ -181,7 +237,14 @@ def reference_model(name):
     tensors = read_tensors(MODELS / f"{name}.gguf")
     model = build_from(spec)
     for key, parameter in model.named_parameters():
-        stored = tensors.pop(ggml_name(key, spec["model_type"]))
+        if key.endswith("experts.gate_up_proj"):
+            parts = [key.replace("gate_up_proj", part) + ".weight" for part in ("gate_proj", "up_proj")]
+            stored = np.concatenate([tensors.pop(ggml_name(part, spec["model_type"])) for part in parts], 1)
+        else:
+            weighted = key + ".weight" if key.endswith("experts.down_proj") else key
+            stored = tensors.pop(ggml_name(weighted, spec["model_type"]))
+            stored = stored[None] if key.endswith("shared_expert_gate.weight") else stored
+        stored = stored - stored_value(key, 0, spec)
         parameter.copy_(torch.from_numpy(unpermute(stored, heads_of(spec, key)).copy()))
     assert set(tensors) <= {"rope_freqs.weight"}, f"left over: {list(tensors)}"
     return model.eval()
@@ -192,7 +255,7 @@ def write_adapter(name):
     spec = GGUF_MODELS[entry["base"]]["spec"]
     config = json.loads((ADAPTERS / entry["source"] / "adapter_config.json").read_text())
     kind = Type[entry["type"]]
-    writer = gguf.GGUFWriter(ADAPTERS / f"{name}.gguf", spec["model_type"])
+    writer = gguf.GGUFWriter(ADAPTERS / f"{name}.gguf", ARCHITECTURES.get(spec["model_type"], spec["model_type"]))
     writer.add_type(gguf.GGUFType.ADAPTER)
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
     writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(config["lora_alpha"]))
@@ -203,7 +266,8 @@ def write_adapter(name):
     for key, value in load_file(ADAPTERS / entry["source"] / "adapter_model.safetensors").items():
         value = value.float().numpy()
         if value.ndim == 1:  # a norm that was saved whole
-            writer.add_tensor(ggml_name(key.removeprefix("base_model.model."), spec["model_type"]), value)
+            writer.add_tensor(ggml_name(key.removeprefix("base_model.model."), spec["model_type"]),
+                              stored_value(key, value, spec))
             continue
         module, which = re.fullmatch(r"base_model\.model\.(.*)\.lora_(?:embedding_)?([AB])(?:\.weight)?", key).groups()
         if which == "B":

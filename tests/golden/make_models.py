@@ -3,9 +3,10 @@
 import math
 
 import torch
+from safetensors.torch import save_file
 
-from common import MODELS, clean_folder, load_model, quiet, randn, round_to, write_json
-from model_specs import NEW_FORM, SAME_WEIGHTS, SPECS
+from common import MODELS, clean_folder, load_model, quiet, randn, round_embed_scale, round_to, write_json
+from model_specs import NEW_FORM, PLUS_ONE, SAME_WEIGHTS, SPECS, STACKED
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -21,17 +22,17 @@ def config_of(spec):
     return AutoConfig.for_model(spec["model_type"], attn_implementation="eager", **fields)
 
 
-def weight(seed_name, key, shape, tied):
+def weight(seed_name, key, shape, tied, plus_one=False):
     """Values large enough that attention is sharp, positions matter and a wrong detail shows."""
     if key.endswith("norm.weight"):
-        value = 1 + randn((seed_name, key), shape, 0.2)
+        value = (0 if plus_one else 1) + randn((seed_name, key), shape, 0.2)
     elif key.endswith("bias"):
         value = randn((seed_name, key), shape, 0.3)
     elif "embed_tokens" in key:
         value = randn((seed_name, key), shape, 0.4 if tied else 1.0)
     else:
-        gain = 2.5 if "lm_head" in key else 1.6 if ("q_proj" in key or "k_proj" in key) else 1.2
-        value = randn((seed_name, key), shape, gain / math.sqrt(shape[1]))
+        gain = 3 if "mlp.gate.weight" in key else 2.5 if "lm_head" in key else 1.6 if ("q_proj" in key or "k_proj" in key) else 1.2
+        value = randn((seed_name, key), shape, gain / math.sqrt(shape[-1]))
     # Representable in bf16 and, since nothing is below its smallest normal number, in f16 too.
     value[value.abs() < 2.0 ** -14] = 0
     return round_to(value, torch.bfloat16)
@@ -40,7 +41,7 @@ def weight(seed_name, key, shape, tied):
 def fill(model, seed_name):
     tied = model.config.tie_word_embeddings
     for key, value in model.named_parameters():
-        value.copy_(weight(seed_name, key, value.shape, tied))
+        value.copy_(weight(seed_name, key, value.shape, tied, model.config.model_type in PLUS_ONE))
 
 
 def build_from(spec):
@@ -52,6 +53,7 @@ def build_from(spec):
 def build(name):
     model = build_from(SPECS[name])
     fill(model, SAME_WEIGHTS.get(name, name))
+    round_embed_scale(model, DTYPES[SPECS[name]["torch_dtype"]])
     return model
 
 
@@ -60,10 +62,14 @@ def save(name, model):
     spec = SPECS[name]
     model = model.to(DTYPES[spec["torch_dtype"]])
     model.save_pretrained(folder, max_shard_size="20KB" if name == "sharded" else "1GB")
+    if name in STACKED:
+        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors",
+                  metadata={"format": "pt"})
     (folder / "generation_config.json").unlink(missing_ok=True)
     if name not in NEW_FORM:
         (folder / "config.json").unlink()
-        write_json(folder / "config.json", {k: v for k, v in spec.items() if v is not None or k == "sliding_window"})
+        write_json(folder / "config.json", {
+            k: v for k, v in spec.items() if v is not None or k in ("sliding_window", "hidden_activation") or "softcap" in k})
     return folder
 
 

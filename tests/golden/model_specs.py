@@ -56,6 +56,52 @@ def olmo2(hidden, heads, kv, ffn, **more):
     return spec
 
 
+def olmo3(hidden, heads, kv, ffn, **more):
+    """Every fourth layer is full; yarn is of these alone."""
+    spec = olmo2(hidden, heads, kv, ffn, layers=4)
+    spec.update(architectures=["Olmo3ForCausalLM"], model_type="olmo3", rope_theta=500000.0, sliding_window=16)
+    return spec | more
+
+
+def gemma(hidden, heads, kv, ffn, **more):
+    spec = llama(hidden, heads, kv, ffn, **more)
+    spec.update(architectures=["GemmaForCausalLM"], model_type="gemma", rms_norm_eps=1e-6, pad_token_id=0,
+                hidden_act="gelu", hidden_activation=None, head_dim=more.get("head_dim", hidden // heads))
+    for key in ("mlp_bias", "rope_scaling", "tie_word_embeddings"):  # tied, although files do not say so
+        del spec[key]
+    return spec
+
+
+def gemma2(hidden, heads, kv, ffn, layers=2, **more):
+    spec = gemma(hidden, heads, kv, ffn, layers=layers, **more)
+    spec.update(architectures=["Gemma2ForCausalLM"], model_type="gemma2", hidden_activation="gelu_pytorch_tanh",
+                query_pre_attn_scalar=20, attn_logit_softcapping=2.0, final_logit_softcapping=5.0, sliding_window=16)
+    del spec["hidden_act"]
+    return spec | more
+
+
+def gemma3(hidden, heads, kv, ffn, layers=2, **more):
+    spec = gemma2(hidden, heads, kv, ffn, layers=layers, **more)
+    spec.update(architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", attn_logit_softcapping=None,
+                final_logit_softcapping=None, rope_theta=500.0, rope_local_base_freq=100.0)
+    return spec | more
+
+
+def qwen_moe(kind, hidden, heads, kv, ffn, experts, used, width, **more):
+    spec = qwen("qwen2", hidden, heads, kv, ffn, use_sliding_window=False)
+    spec.update(architectures=[f"{kind.capitalize()}MoeForCausalLM"], model_type=f"{kind}_moe", num_experts=experts,
+                num_experts_per_tok=used, moe_intermediate_size=width, decoder_sparse_step=1, mlp_only_layers=[],
+                output_router_logits=False, router_aux_loss_coef=0.001)
+    return spec | more
+
+
+def mixtral(hidden, heads, kv, ffn, experts, used, **more):
+    spec = mistral(hidden, heads, kv, ffn, sliding_window=None)
+    spec.update(architectures=["MixtralForCausalLM"], model_type="mixtral", num_local_experts=experts,
+                num_experts_per_tok=used, output_router_logits=False, router_aux_loss_coef=0.02)
+    return spec | more
+
+
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=2.0, beta_slow=0.25)
@@ -87,6 +133,22 @@ SPECS = {
     "granite": granite(32, 4, 2, 64),
     "olmo2": olmo2(32, 4, 2, 64),
     "smollm3": smollm3(32, 4, 2, 48, layers=3, no_rope_layers=[1, 0, 1]),
+    "olmo3": olmo3(32, 4, 2, 48, rope_scaling=YARN),
+    "gemma": gemma(32, 4, 1, 64, head_dim=12),
+    "gemma2": gemma2(32, 4, 2, 48, layers=3, head_dim=12),
+    "gemma3": gemma3(32, 4, 2, 48, layers=3, head_dim=16, sliding_window_pattern=3,
+                     rope_scaling=dict(rope_type="linear", factor=4.0)),
+    "gemma3-new": gemma3(36, 2, 1, 48, layers=2, final_logit_softcapping=4.0,
+                         layer_types=["full_attention", "sliding_attention"]),
+    # mixtures of experts
+    "qwen3-moe": qwen_moe("qwen3", 32, 4, 2, 48, 6, 2, 24, num_hidden_layers=3, head_dim=16, norm_topk_prob=True,
+                          mlp_only_layers=[1], attention_bias=False),
+    "qwen3-moe-stacked": qwen_moe("qwen3", 32, 4, 2, 48, 6, 2, 24, num_hidden_layers=3, head_dim=16, norm_topk_prob=True,
+                                  mlp_only_layers=[1], attention_bias=False),
+    "qwen3-moe-every": qwen_moe("qwen3", 32, 2, 2, 48, 4, 2, 16, head_dim=16, norm_topk_prob=False),
+    "qwen2-moe": qwen_moe("qwen2", 32, 4, 2, 48, 5, 3, 24, norm_topk_prob=False,
+                          shared_expert_intermediate_size=40),
+    "mixtral": mixtral(32, 4, 2, 48, 4, 2),
     # files
     "sharded": llama(32, 4, 2, 64),
     "dtype-f32": small(torch_dtype="float32"),
@@ -95,8 +157,12 @@ SPECS = {
 }
 
 # Models that share the weights of another, to show that only the config or the storage differs.
-SAME_WEIGHTS = {"rope-llama3-new": "rope-llama3", "dtype-f16": "dtype-f32", "dtype-bf16": "dtype-f32"}
+SAME_WEIGHTS = {"qwen3-moe-stacked": "qwen3-moe", "rope-llama3-new": "rope-llama3", "dtype-f16": "dtype-f32", "dtype-bf16": "dtype-f32"}
 # config.json as transformers 5 writes it (rope_parameters, dtype, layer_types) instead of the older form.
-NEW_FORM = {"rope-llama3-new", "qwen2-window"}
+NEW_FORM = {"rope-llama3-new", "qwen2-window", "gemma3-new"}
+# Whose norms multiply with 1 + w.
+PLUS_ONE = ("gemma", "gemma2", "gemma3_text")
+# All experts of a layer in one tensor, as newer files have them, not one by one.
+STACKED = {"qwen3-moe-stacked"}
 # Served with this --max-model-len; the dynamic NTK factor follows from it.
 MAX_MODEL_LEN = {"rope-dynamic": 128}

@@ -5,16 +5,41 @@ import re
 
 import gguf
 import numpy as np
+import torch
 from safetensors.torch import load_file
 
 import plain_quant
-from make_gguf import NAMES, NAMES_BEHIND, unpermute
-
-GGUF_MODULES = {v: k for k, v in (NAMES | NAMES_BEHIND).items()} | {NAMES["post_attention_layernorm"]: "post_attention_layernorm"}
+from make_gguf import names_of, unpermute
+from model_specs import PLUS_ONE
 
 
 def tensors_of(path):
     return {k: v.double().numpy() for k, v in load_file(path).items()}
+
+
+def one_by_one(name, value):
+    """The matrices of a tensor that holds those of all experts of a layer; others as they are."""
+    found = re.fullmatch(r"(.*\.mlp\.experts\.)(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight)?", name)
+    if not found:
+        yield name, value
+        return
+    for expert, matrix in enumerate(value):
+        parts = ("gate_proj", "up_proj") if found[2] == "gate_up_proj" else (found[2],)
+        for part, rows in zip(parts, np.split(matrix, len(parts))):
+            yield f"{found[1]}{expert}.{part}.weight", rows
+
+
+MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+
+
+def experts_named(name):
+    """Mixtral's names as those of the others."""
+    name = name.replace(".block_sparse_moe.", ".mlp.")
+    return re.sub(r"(\.experts\.\d+\.)(w[123])\b", lambda m: m[1] + MIXTRAL[m[2]], name)
+
+
+def each_expert(weights):
+    return dict(pair for name, value in weights.items() for pair in one_by_one(experts_named(name), value))
 
 
 def read_directory(folder):
@@ -26,20 +51,35 @@ def read_directory(folder):
         for path in sorted(folder.glob("*.safetensors")):
             weights |= tensors_of(path)
     rope = config.get("rope_parameters") or (config.get("rope_scaling") or {}) | {"rope_theta": config["rope_theta"]}
-    rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
-    return config | {"rope": rope}, weights
+    sliding = rope.get("sliding_attention")
+    rope = rope.get("full_attention", rope)
+    sliding = sliding or {"rope_theta": config.get("rope_local_base_freq", rope["rope_theta"])}
+    for one in (rope, sliding):
+        one["rope_type"] = one.get("rope_type", one.get("type", "default"))
+    config |= {"rope": rope, "sliding_rope": sliding}
+    if config["model_type"] in PLUS_ONE:
+        dtype = getattr(torch, config.get("torch_dtype") or config["dtype"])
+        config.setdefault("tie_word_embeddings", True)
+        config["embedding_multiplier"] = float(torch.tensor(config["hidden_size"] ** 0.5).to(dtype))
+    return config, {name: plus_one(name, value, config) for name, value in each_expert(weights).items()}
 
 
-def hf_name(name):
+def plus_one(name, value, config):
+    """What a norm multiplies with; files of PEFT and transformers hold one less of some models."""
+    return value + 1 if config["model_type"] in PLUS_ONE and name.endswith("norm.weight") else value
+
+
+def hf_name(name, model_type):
     """blk.N.attn_q.weight -> model.layers.N.self_attn.q_proj.weight"""
-    if name in GGUF_MODULES:
-        return GGUF_MODULES[name]
+    modules = {v: k for k, v in names_of(model_type).items()}
+    if name in modules:
+        return modules[name]
     layer, module, kind = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name).groups()
-    return f"model.layers.{layer}.{GGUF_MODULES[module]}.{kind}"
+    return f"model.layers.{layer}.{modules[module]}.{kind}"
 
 
 def heads_of(config, name):
-    if config["model_type"] not in ("llama", "granite", "smollm3"):
+    if config["model_type"] not in ("llama", "granite", "smollm3"):  # Mixtral's files are llama's
         return 0
     return (config["num_attention_heads"] if "q_proj" in name else
             config["num_key_value_heads"] if "k_proj" in name else 0)
@@ -68,11 +108,25 @@ def read_gguf(path):
                  "factor": get("rope.scaling.factor"),
                  "original_max_position_embeddings": get("rope.scaling.original_context_length"),
                  "beta_fast": get("rope.scaling.yarn_beta_fast"), "beta_slow": get("rope.scaling.yarn_beta_slow")}}
+    pattern = get("attention.sliding_window_pattern", [(i + 1) % (2 if arch == "gemma2" else 6) for i in range(99)])
+    if "gemma" in arch:
+        config |= {"embedding_multiplier": config["hidden_size"] ** 0.5}
+    if arch in ("gemma2", "gemma3", "olmo2") and get("attention.sliding_window"):
+        config |= {"sliding_window": get("attention.sliding_window"),
+                   "layer_types": [("full", "sliding")[bool(s)] + "_attention" for s in pattern],
+                   "attn_logit_softcapping": get("attn_logit_softcapping"),
+                   "final_logit_softcapping": get("final_logit_softcapping")}
+    config["sliding_rope"] = {"rope_type": "default",
+                              "rope_theta": 10000.0 if arch == "gemma3" else config["rope"]["rope_theta"]}
+    config["rope"]["attention_factor"] = get("rope.scaling.attn_factor")
     if arch == "granite":
         config |= {"embedding_multiplier": get("embedding_scale"), "residual_multiplier": get("residual_scale"),
                    "attention_multiplier": get("attention.scale"), "logits_scaling": get("logit_scale")}
     config["rope"]["divisors"] = tensors.pop("rope_freqs.weight", None)
-    weights = {hf_name(name): value for name, value in tensors.items()}
+    weights = {hf_name(name, arch): value for name, value in tensors.items()}
+    if get("expert_count"):
+        config |= {"num_experts_per_tok": get("expert_used_count"), "norm_topk_prob": arch != "qwen2moe"}
+    weights = {n: v[None] if n.endswith("shared_expert_gate.weight") else v for n, v in each_expert(weights).items()}
     return config, {name: unpermute(value, heads_of(config, name)) for name, value in weights.items()}
 
 
@@ -80,6 +134,30 @@ def read_model(path):
     config, weights = read_gguf(path) if path.suffix == ".gguf" else read_directory(path)
     weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
     return config, weights
+
+
+def split_stacks(pairs, settings, config):
+    """Pairs of parameters of all experts of a layer -> one for each expert and matrix; that of gate_up_proj is the
+    inner one where both are targeted."""
+    named = [name.rpartition(".")[2] for name in settings.get("target_parameters") or []]
+    result = {}
+    for module, pair in pairs.items():
+        found = re.fullmatch(r"(.*\.mlp\.experts)(\.base_layer)?", module)
+        if not found:
+            result[module] = pair, module
+            continue
+        both = "gate_up_proj" in named and "down_proj" in named
+        gate_up = bool(found[2]) if both else "gate_up_proj" in named
+        key = f"{found[1]}.{'gate_up_proj' if gate_up else 'down_proj'}"
+        rank = Adapter.pattern(settings.get("rank_pattern", {}), key, settings["r"])
+        experts = pair["A"].shape[0] // rank
+        for expert in range(experts):
+            own = slice(expert * rank, (expert + 1) * rank)
+            a, b = pair["A"][own], pair["B"][:, own if config.get("columns_together") else slice(expert, None, experts)]
+            parts = ("gate_proj", "up_proj") if gate_up else ("down_proj",)
+            for part, rows in zip(parts, np.split(b, len(parts))):
+                result[f"{found[1]}.{expert}.{part}"] = {"A": a, "B": rows}, key
+    return result
 
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -97,9 +175,10 @@ class Adapter:
         reader = gguf.GGUFReader(path)
         values, tensors = gguf_values(reader), gguf_tensors(reader)
         self.invocation = values.get("adapter.alora.invocation_tokens")
-        self.full = {hf_name(name): value for name, value in tensors.items() if value.ndim == 1}
+        model_type = config["model_type"]
+        self.full = {hf_name(name, model_type): value for name, value in tensors.items() if value.ndim == 1}
         for name in [n[:-len(".lora_a")] for n in tensors if n.endswith(".lora_a")]:
-            key = hf_name(name)
+            key = hf_name(name, model_type)
             a, b = tensors[name + ".lora_a"], unpermute(tensors[name + ".lora_b"], heads_of(config, key))
             a = a.T if "embed_tokens" in key else a
             self.deltas[key.removesuffix(".weight")] = a, b, None, values["adapter.lora.alpha"] / b.shape[1]
@@ -120,9 +199,10 @@ class Adapter:
             elif name.endswith(".token_adapter.trainable_tokens_delta"):
                 self.rows[name.removesuffix(".token_adapter.trainable_tokens_delta")] = value
             else:
-                self.full[name.replace(".token_adapter.", ".").replace(".base_layer.", ".")] = value
-        for module, pair in self.split_fused(pairs, weights).items():
-            self.deltas[module] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, module)
+                name = name.replace(".token_adapter.", ".").replace(".base_layer.", ".")
+                self.full[name] = plus_one(name, value, config)
+        for module, (pair, key) in split_stacks(self.split_fused(pairs, weights), settings, config).items():
+            self.deltas[experts_named(module)] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, key)
         self.rows = {module: (self.row_ids(settings, module), rows) for module, rows in self.rows.items()}
         embed = "model.embed_tokens"
         if embed in self.rows and "lm_head" not in self.rows and config.get("tie_word_embeddings"):

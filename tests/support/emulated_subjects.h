@@ -49,6 +49,8 @@ inline std::vector<Subject> subjects() {
   std::vector<Subject> all = gpu_subjects();
   all.push_back({"multiplied", "models/granite", {"granite-all-r4", "granite-save-all"}, {}});
   all.push_back({"norms_behind", "models/olmo2", {"olmo2-all-r4", "olmo2-save-norms"}, {}});
+  all.push_back({"capped", "models/gemma2", {"gemma2-all-r4", "gemma2-save-norms", "gemma2-resized"}, {}});
+  all.push_back({"two_ropes", "models/gemma3", {"gemma3-all-r4", "gemma3-save-norms"}, {}});
   return all;
 }
 

@@ -97,7 +97,10 @@ std::string write_adapter(const std::string& path, const MadeAdapter& adapter, c
 }
 
 std::string write_adapter(const std::string& path, const ModelConfig& model, const MadeAdapter& adapter) {
-  return write_adapter(path, adapter, adapter_tensors(model, adapter));
+  MadeAdapter made = adapter;
+  if (model.experts.count > 0)  // of its MLPs some layers have none
+    std::erase_if(made.targets, [](const std::string& target) { return target.size() > std::string("q_proj").size(); });
+  return write_adapter(path, made, adapter_tensors(model, made));
 }
 
 std::string write_wide_adapter(const std::string& path, const ModelConfig& model, int more_tokens) {

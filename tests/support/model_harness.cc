@@ -165,6 +165,8 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
       sources[module * slots.size() + slot].pair = present ? &pair : nullptr;
     }
   }
+  std::vector<const ExpertPairs*> experts;
+  for (const Adapter* adapter : slots) experts.push_back(adapter->experts.any() ? &adapter->experts : nullptr);
   std::vector<float> logits(logits_rows.size() * static_cast<size_t>(vocab_max_));
   std::vector<float> hidden(hidden_rows.size() * static_cast<size_t>(config.hidden));
   ModelBatch batch;
@@ -175,6 +177,7 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
   batch.sources = sources.data();
   batch.slots = static_cast<int32_t>(slots.size());
   batch.versions = versions;
+  batch.experts = experts;
   batch.overrides = overrides;
   batch.logits_rows = logits_rows;
   batch.logits = logits.data();

@@ -67,6 +67,7 @@ const OpTable* avx2_op_table() {
       .embed = avx2::embed,
       .add = avx2::add_rows,
       .scale = avx2::scale_rows,
+      .cap = avx2::cap_rows,
       .scratch_bytes = cpu_scratch_bytes,
   };
   return host_isa().avx2 ? &table : nullptr;

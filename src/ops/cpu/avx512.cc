@@ -85,6 +85,7 @@ const OpTable* avx512_op_table() {
       .embed = avx512::embed,
       .add = avx512::add_rows,
       .scale = avx512::scale_rows,
+      .cap = avx512::cap_rows,
       .scratch_bytes = cpu_scratch_bytes,
       .has_register_sums = true,
   };

@@ -84,21 +84,33 @@ void rope(OpContext& ctx, const RopeArgs& args) {
                          });
 }
 
-LORALEI_INLINE F silu_times(F gate, F up) { return mul(div(gate, add(set1(1.0f), exp_f32(sub(zero(), gate)))), up); }
+// x / (1 + e^-z): silu with z = x. GELU by tanh is that as well, with z = 2u, since
+// (1 + tanh u) / 2 = 1 / (1 + e^-2u).
+template <Activation kOf>
+LORALEI_INLINE F activate(F x) {
+  F minus_z = sub(zero(), x);
+  if constexpr (kOf == Activation::kGeluTanh)  // -2 sqrt(2 / pi) (x + 0.044715 x^3)
+    minus_z = mul(x, fma(mul(x, x), set1(-0.0713548163f), set1(-1.59576912f)));
+  return div(x, add(set1(1.0f), exp_f32(minus_z)));
+}
 
-void swiglu_row(float* gate, const float* up, int32_t dim) {
+template <Activation kOf>
+void activate_row(float* gate, const float* up, int32_t dim) {
   for (int32_t i = 0; i < dim; i += kLanes) {
     const int n = dim - i < kLanes ? dim - i : kLanes;
-    store_n(gate + i, silu_times(load_n(gate + i, n), load_n(up + i, n)), n);
+    const F active = activate<kOf>(load_n(gate + i, n));
+    store_n(gate + i, up == nullptr ? active : mul(active, load_n(up + i, n)), n);
   }
 }
 
 void swiglu(OpContext& ctx, const SwigluArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
+  void (*const row_of)(float*, const float*, int32_t) =
+      args.activation == Activation::kSilu ? activate_row<Activation::kSilu> : activate_row<Activation::kGeluTanh>;
   ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.dim} * 2), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row)
-      swiglu_row(args.gate + row * args.stride, args.up + row * args.stride, args.dim);
+      row_of(args.gate + row * args.stride, args.up == nullptr ? nullptr : args.up + row * args.stride, args.dim);
   });
 }
 
@@ -151,6 +163,22 @@ void scale_rows(OpContext& ctx, const ScaleArgs& args) {
   ++ctx.op_count;
   ctx.pool->parallel_for(args.rows, row_grain(args.dim), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) scale_floats(args.y + row * args.y_stride, args.dim, args.factor);
+  });
+}
+
+void cap_row(float* y, int32_t dim, float cap) {
+  const F by = set1(cap), inverse = set1(1.0f / cap);
+  for (int32_t i = 0; i < dim; i += kLanes) {
+    const int n = dim - i < kLanes ? dim - i : kLanes;
+    store_n(y + i, mul(by, tanh_f32(mul(load_n(y + i, n), inverse))), n);
+  }
+}
+
+void cap_rows(OpContext& ctx, const CapArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.dim} * 2), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) cap_row(args.y + row * args.y_stride, args.dim, args.cap);
   });
 }
 

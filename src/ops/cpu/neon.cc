@@ -62,6 +62,7 @@ const OpTable* neon_op_table() {
       .embed = neon::embed,
       .add = neon::add_rows,
       .scale = neon::scale_rows,
+      .cap = neon::cap_rows,
       .scratch_bytes = cpu_scratch_bytes,
   };
   return &table;

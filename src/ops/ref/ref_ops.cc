@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "base/limits.h"
 #include "ops/lora_factors.h"
@@ -198,6 +199,8 @@ void ref_kv_store(OpContext& ctx, const KvStoreArgs& args) {
   if (worked) ++ctx.op_count;
 }
 
+double capped(double x, double cap) { return cap * std::tanh(x / cap); }
+
 // One (row, head): scores are computed twice rather than stored, so that scratch does not
 // grow with the context.
 void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t head, double* sum, double* decoded) {
@@ -216,7 +219,8 @@ void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t
     const double* key = load(position, 0);
     double sum_of_products = 0;
     for (int32_t d = 0; d < head_dim; ++d) sum_of_products += static_cast<double>(q[d]) * key[d];
-    return static_cast<double>(args.scale) * sum_of_products;
+    const double scaled = static_cast<double>(args.scale) * sum_of_products;
+    return args.cap > 0 ? capped(scaled, static_cast<double>(args.cap)) : scaled;
   };
   double largest = -std::numeric_limits<double>::infinity();
   for (int32_t p = first; p <= last; ++p) largest = std::max(largest, score(p));
@@ -294,15 +298,21 @@ void ref_rope(OpContext& ctx, const RopeArgs& args) {
   }
 }
 
+double activated(Activation activation, double x) {
+  if (activation == Activation::kSilu) return x / (1.0 + std::exp(-x));
+  const double u = std::sqrt(2.0 * std::numbers::inv_pi) * (x + 0.044715 * x * x * x);
+  return x / (1.0 + std::exp(-2.0 * u));  // x / 2 (1 + tanh u)
+}
+
 void ref_swiglu(OpContext& ctx, const SwigluArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
   for (int32_t row = 0; row < args.rows; ++row) {
     float* gate = args.gate + row * args.stride;
-    const float* up = args.up + row * args.stride;
+    const float* up = args.up == nullptr ? nullptr : args.up + row * args.stride;
     for (int32_t i = 0; i < args.dim; ++i) {
-      const double g = static_cast<double>(gate[i]);
-      gate[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * static_cast<double>(up[i]));
+      const double g = activated(args.activation, static_cast<double>(gate[i]));
+      gate[i] = static_cast<float>(args.up == nullptr ? g : g * static_cast<double>(up[i]));
     }
   }
 }
@@ -340,6 +350,16 @@ void ref_scale(OpContext& ctx, const ScaleArgs& args) {
   }
 }
 
+void ref_cap(OpContext& ctx, const CapArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    float* y = args.y + row * args.y_stride;
+    for (int32_t i = 0; i < args.dim; ++i)
+      y[i] = static_cast<float>(capped(static_cast<double>(y[i]), static_cast<double>(args.cap)));
+  }
+}
+
 }  // namespace
 
 const OpTable& ref_op_table() {
@@ -359,6 +379,7 @@ const OpTable& ref_op_table() {
       .embed = ref_embed,
       .add = ref_add,
       .scale = ref_scale,
+      .cap = ref_cap,
       .scratch_bytes = ref_scratch_bytes,
   };
   return table;

@@ -13,6 +13,9 @@
 // Few queries read the cache directly, many share a tile decoded to f32: the numbers
 // are the same. int8 and fp8 scales are factors of a position: K's multiplies the
 // score, V's the weight.
+//
+// Where scores are capped, what the products give is score / cap, and the factors come
+// behind the cap.
 
 struct SoftmaxState {  // of `queries` vectors
   float* o = nullptr;  // [queries, dim] sum of 2^(score - m) * value
@@ -29,7 +32,7 @@ struct AttentionWork {
   const AttentionItem& item;
   const AttentionSizes& sizes;
   int32_t dim = 0;            // padded head_dim
-  float* queries = nullptr;   // [queries, dim], times scale * log2 e
+  float* queries = nullptr;   // [queries, dim], times scale * log2 e, or scale / cap
   float* keys = nullptr;      // [kTileBlocks, head_dim, kKvBlockTokens]
   float* values = nullptr;    // [kTileTokens, dim]
   float* scores = nullptr;    // [queries, kTileTokens], then weights
@@ -43,11 +46,13 @@ LORALEI_INLINE int32_t query_of(const AttentionItem& item, int32_t i, int32_t h)
   return h / item.heads * item.queries() + i * item.heads + h % item.heads;
 }
 
+constexpr float kLog2E = 1.44269504f;
+
 void load_queries(const AttentionWork& work) {
   const AttentionArgs& args = work.args;
   const AttentionItem& item = work.item;
   const int32_t head_dim = args.kv.head_dim;
-  const F scale = set1(args.scale * 1.44269504f);
+  const F scale = set1(args.cap > 0 ? args.scale / args.cap : args.scale * kLog2E);
   for (int32_t i = 0; i < item.rows; ++i) {
     for (int32_t h = 0; h < item.kv_heads * item.heads; ++h) {
       const float* q = args.q + (item.group->row_begin + item.row + i) * args.q_stride +
@@ -139,6 +144,13 @@ LORALEI_INLINE void scale_tile(const TileSource& tile, int v, float* scores) {
   }
 }
 
+// Scores / cap of the loaded blocks become capped scores times log2 e.
+LORALEI_INLINE void cap_tile(const TileSource& tile, float cap, float* scores) {
+  const F by = set1(cap * kLog2E);
+  for (int j = tile.first_block * kKvBlockTokens; j < tile.end_block * kKvBlockTokens; j += kLanes)
+    store(scores + j, mul(by, tanh_f32(load(scores + j))));
+}
+
 // What is outside `part` of a query's scores becomes -infinity (it may hold anything).
 // Answers the largest.
 LORALEI_INLINE float mask_and_max(float* scores, TilePart part) {
@@ -179,9 +191,11 @@ LORALEI_INLINE void weigh(float* scores, float maximum, float* l) {
 // of them: nothing then waits for one query's maximum.
 void softmax_tile(const AttentionWork& work, const TileSource& tile, int first, int count, const SoftmaxState& state) {
   const bool scaled = tile.scales[0][tile.first_block] != nullptr;
+  const float cap = work.args.cap;
   for (int i = 0; i < count; ++i) {
     float* scores = work.scores + (first + i) * kTileTokens;
     if (scaled) scale_tile(tile, 0, scores);
+    if (cap > 0) cap_tile(tile, cap, scores);
     work.maxima[i] = mask_and_max(scores, work.parts[i]);
   }
   for (int i = 0; i < count; ++i) {

@@ -28,6 +28,25 @@ LORALEI_INLINE F exp_f32(F x) {
   return zero_if_less(x, low, mul(mul(p, pow2(half)), pow2(sub(n, half))));
 }
 
+// tanh x within a few ulp, also near zero; NaN stays NaN. 2x = n ln 2 + r as in exp_f32,
+// and e^2x - 1 = 2^n (e^r - 1) + (2^n - 1).
+LORALEI_INLINE F tanh_f32(F x) {
+  const F twice = mul(set1(2.0f), min(set1(10.0f), max(set1(-10.0f), x)));  // beyond it is 1
+  const F n = round_even(mul(twice, set1(1.44269504f)));
+  F r = fma(n, set1(-0.693359375f), twice);
+  r = fma(n, set1(2.12194440e-4f), r);
+  F p = set1(1.0f / 5040);
+  p = fma(p, r, set1(1.0f / 720));
+  p = fma(p, r, set1(1.0f / 120));
+  p = fma(p, r, set1(1.0f / 24));
+  p = fma(p, r, set1(1.0f / 6));
+  p = fma(p, r, set1(0.5f));
+  p = mul(r, fma(p, r, set1(1.0f)));
+  const F power = pow2(n);
+  const F e = fma(p, power, sub(power, set1(1.0f)));
+  return div(e, add(e, set1(2.0f)));
+}
+
 // Rows of weights and caches in the plain formats: kLanes numbers from `p` on; at_n reads
 // only the first n and clears the rest.
 struct RowsF32 {

@@ -205,5 +205,11 @@ void decode_to_f32(DType dtype, const std::byte* source, float* out, int64_t cou
       return decode_int4g_row(source, out, count);
     case DType::kF8G:
       return decode_fp8g_row(source, out, count);
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+    case DType::kMXFP4:
+      return decode_row(dtype, source, out, count);
   }
 }
