@@ -115,6 +115,7 @@ void show_model(const BaseModelFile& file) {
   line("positions", positions_text(config));
   line("rope", rope_text(config));
   line("end of sequence", joined(config.eos));
+  if (!file.quantised.empty()) line("quantised", file.quantised);
   show_tensors(file.index.tensors);
   for (const std::string& note : file.notes) line("note", note);
 }

@@ -67,6 +67,8 @@ uint32_t ggml_type(DType dtype) {
       return 39;
     case DType::kI8:  // of caches alone, both
     case DType::kF8:
+    case DType::kInt4G:
+    case DType::kF8G:
       break;
   }
   return 0;

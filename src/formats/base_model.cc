@@ -14,6 +14,7 @@
 #include "formats/hf_config.h"
 #include "formats/model_tensors.h"
 #include "formats/safetensors.h"
+#include "formats/stored_tensors.h"
 #include "formats/words.h"
 #include "formats/wrapped_model.h"
 
@@ -86,15 +87,24 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
     return no_weights(files, path);
   }
   TRY_ASSIGN(SafetensorsModel weights, read_safetensors_model(files, path));
-  model.index = std::move(weights.index);
   const Family* const family = family_of_type(model.config.architecture);
   model.permuted_qk = family->interleaved_qk;
   if (is_wrapper(*family)) {
-    TRY(unwrap_tensors(model.index, weights.foreign, model.notes, path));
+    TRY(unwrap_tensors(weights.index, weights.foreign, model.notes, path));
     // As transformers: a head that is in the file is used.
-    model.config.tied_head = model.index.find("lm_head.weight") == nullptr;
+    model.config.tied_head = weights.index.find("lm_head.weight") == nullptr;
   }
+  TRY_ASSIGN(const int joined,
+             join_stored_tensors(files, parsed.quant, expected_tensors(model.config), weights, model.notes, path));
+  model.index = std::move(weights.index);
   TRY(take_canonical_names(model.index, path));
+  if (joined > 0) {
+    if (family->fused || family->interleaved_qk) {
+      return unsupported(path + ": quantised checkpoints of " + family->class_name +
+                         " cannot be read yet; use the original weights or a GGUF file");
+    }
+    model.quantised = quant_text(parsed.quant);
+  }
   if (family->fused) TRY(split_fused_tensors(model.config, model.index, path));
   TRY(split_experts(model.config, model.index, path));
   TRY(check_tensors(model.config, weights.foreign, model.index, model.notes, path));

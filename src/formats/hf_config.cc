@@ -261,6 +261,7 @@ Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path)
     family = text.family;
   }
   TRY(check_other_keys(root, *family, path, result.notes));
+  TRY_ASSIGN(result.quant, parse_quant_config(root, path, result.notes));
   ModelConfig& config = result.config;
   TRY(read_shape(root, *family, config, path));
   TRY(read_flags(root, *family, config, path));

@@ -176,7 +176,7 @@ TEST(HfConfig, RefusesByNameWhatChangesTheResult) {
                       {"use_qk_norm", true},
                       {"hidden_act", "gelu"},
                       {"no_rope_layers", {1, 0}},
-                      {"quantization_config", {{"quant_method", "gptq"}}}};
+                      {"quantization_config", {{"quant_method", "bitsandbytes"}}}};
   for (const auto& [key, value] : cases.items()) {
     EXPECT_NE(refusal(with(llama(), {{key, value}})).find("\"" + key + "\""), std::string::npos) << key;
   }

@@ -65,7 +65,7 @@ struct TileProduct {
 //   w    the format's integers without their zero point, exact in int32; where a format
 //        has a table of values (iq4_nl, iq4_xs, mxfp4), what the table says
 //   dw   d, or d * sub-scale rounded to f32 (K blocks, iq4_xs)
-//   m    -dmin * m_j for K blocks
+//   m    -dmin * m_j for K blocks, -d * z for int4g
 //
 // q6_k, q3_k and q2_k take each half of a block by itself, with its own scale: q2_k both
 // lines of the first half, then both of the second. mxfp4's table holds twice its numbers

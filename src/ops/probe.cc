@@ -428,6 +428,7 @@ int int8_bits(DType weights) {
   switch (weights) {
     case DType::kQ4_0:
     case DType::kQ4_1:
+    case DType::kInt4G:
     case DType::kQ4_K:
       return 4;
     case DType::kQ5_0:

@@ -15,9 +15,9 @@ namespace {
 class TileMatmul : public EveryTable {};
 FOR_EVERY_PRODUCT_TABLE(TileMatmul);
 
-constexpr DType kQuantised[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                                DType::kQ4_K,   DType::kQ5_K,   DType::kQ6_K, DType::kQ2_K, DType::kQ3_K,
-                                DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
+constexpr DType kQuantised[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1,
+                                DType::kQ4_K,   DType::kQ5_K,   DType::kQ6_K,  DType::kQ2_K, DType::kQ3_K,
+                                DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kInt4G};
 
 // The same weights as rows and in tiles.
 struct TiledWeights {

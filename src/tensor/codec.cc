@@ -60,6 +60,24 @@ void decode_q4_1(const std::byte* block, float* out) {
   }
 }
 
+// d, z, qs[16]
+void decode_int4g(const std::byte* block, float* out) {
+  const float d = load_half(block);
+  const float z = load_half(block + 2);
+  for (int i = 0; i < 16; ++i) {
+    const int q = byte_at(block, 4 + i);
+    out[i] = (static_cast<float>(q & 15) - z) * d;
+    out[i + 16] = (static_cast<float>(q >> 4) - z) * d;
+  }
+}
+
+// d in f32, 128 e4m3
+void decode_fp8g(const std::byte* block, float* out) {
+  float d;
+  std::memcpy(&d, block, sizeof d);
+  for (int i = 0; i < 128; ++i) out[i] = fp8_to_f32(static_cast<uint8_t>(block[4 + i])) * d;
+}
+
 // d, qh (32 fifth bits), qs[16]
 void decode_q5_0(const std::byte* block, float* out) {
   const float d = load_half(block);
@@ -314,6 +332,10 @@ void decode_row(DType dtype, const std::byte* source, float* out, int64_t count)
       return decode_blocks(dtype, source, out, count, decode_iq4_xs);
     case DType::kMXFP4:
       return decode_blocks(dtype, source, out, count, decode_mxfp4);
+    case DType::kInt4G:
+      return decode_blocks(dtype, source, out, count, decode_int4g);
+    case DType::kF8G:
+      return decode_blocks(dtype, source, out, count, decode_fp8g);
   }
   CHECK(false);
 }

@@ -7,7 +7,11 @@
 // kI8 and kF8 (e4m3: a sign, four bits of exponent, three of mantissa; tensor/codec.h)
 // are formats of the KV cache alone: bytes whose scale lies elsewhere (ops/args.h);
 // no file holds them. Block layouts are those of GGUF (ggml's published block structs),
-// little-endian.
+// little-endian. Two are our own, for numbers of checkpoints that no format of GGUF
+// keeps:
+//
+//   kInt4G  f16 d, f16 z, nibbles as those of q4_0: (q - z) * d
+//   kF8G    f32 d, 128 e4m3: number * d; computed with as plain numbers, not in tiles
 #pragma once
 
 #include <cstdint>
@@ -36,9 +40,11 @@ enum class DType : uint8_t {
   kQ3_K,
   kIQ4_NL,
   kIQ4_XS,
-  kMXFP4
+  kMXFP4,
+  kInt4G,
+  kF8G
 };
-inline constexpr int kDTypeCount = 18;
+inline constexpr int kDTypeCount = 20;
 
 struct DTypeInfo {
   const char* name;  // "bf16", "q4_k", ...
@@ -84,11 +90,18 @@ constexpr DTypeInfo dtype_info(DType dtype) {
       return {"iq4_xs", 256, 136};
     case DType::kMXFP4:
       return {"mxfp4", 32, 17};
+    case DType::kInt4G:
+      return {"int4g", 32, 20};
+    case DType::kF8G:
+      return {"fp8g", 128, 132};
   }
   return {"?", 1, 4};
 }
 
 constexpr bool is_quantised(DType dtype) { return dtype_info(dtype).block_elems > 1; }
+
+// Whether its rows may lie in tiles (tensor/tile_layout.h) and meet inputs as integers.
+constexpr bool has_tiles(DType dtype) { return is_quantised(dtype) && dtype != DType::kF8G; }
 
 // A cache's vector in this format has a scale of its own.
 constexpr bool has_vector_scale(DType dtype) { return dtype == DType::kI8 || dtype == DType::kF8; }

@@ -65,6 +65,7 @@ BlockParts block_parts(DType dtype) {
     case DType::kQ4_0:
       return {.quant_words = 4, .quant_at = 2};
     case DType::kQ4_1:
+    case DType::kInt4G:
       return {.halves = 2, .quant_words = 4, .quant_at = 4};
     case DType::kQ5_0:
       return {.high_words = 1, .high_at = 2, .quant_words = 4, .quant_at = 6};
@@ -97,6 +98,7 @@ BlockParts block_parts(DType dtype) {
     case DType::kBF16:
     case DType::kI8:
     case DType::kF8:
+    case DType::kF8G:
       break;
   }
   CHECK(false);
@@ -109,7 +111,7 @@ int64_t matrix_bytes(DType dtype, LayoutId layout, int64_t rows, int64_t cols) {
 }
 
 void pack_tile(DType dtype, const std::array<const std::byte*, kRowTile>& rows, int64_t cols, std::byte* tile) {
-  CHECK(is_quantised(dtype) && fits_blocks(dtype, cols));
+  CHECK(has_tiles(dtype) && fits_blocks(dtype, cols));
   const DTypeInfo info = dtype_info(dtype);
   const BlockParts parts = block_parts(dtype);
   const int64_t blocks = cols / info.block_elems;
@@ -137,7 +139,7 @@ void pack_tile(DType dtype, const std::array<const std::byte*, kRowTile>& rows, 
 }
 
 void unpack_tile_row(DType dtype, const std::byte* tile, int row, int64_t cols, std::byte* out) {
-  CHECK(is_quantised(dtype) && fits_blocks(dtype, cols) && row >= 0 && row < kRowTile);
+  CHECK(has_tiles(dtype) && fits_blocks(dtype, cols) && row >= 0 && row < kRowTile);
   const DTypeInfo info = dtype_info(dtype);
   const BlockParts parts = block_parts(dtype);
   const int64_t blocks = cols / info.block_elems;
@@ -147,7 +149,7 @@ void unpack_tile_row(DType dtype, const std::byte* tile, int row, int64_t cols, 
 }
 
 void decode_tile_row(DType dtype, const std::byte* tile, int row, int64_t cols, float* out) {
-  CHECK(is_quantised(dtype) && fits_blocks(dtype, cols) && row >= 0 && row < kRowTile);
+  CHECK(has_tiles(dtype) && fits_blocks(dtype, cols) && row >= 0 && row < kRowTile);
   const DTypeInfo info = dtype_info(dtype);
   const BlockParts parts = block_parts(dtype);
   const int64_t blocks = cols / info.block_elems;

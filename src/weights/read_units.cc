@@ -42,7 +42,7 @@ DType held_dtype(const TensorInfo& info, const WeightOptions& options) {
 
 LayoutId held_layout(const TensorInfo& info, DType held, bool tied_head, const WeightOptions& options) {
   const bool looked_up_only = info.name == "model.embed_tokens.weight" && !tied_head;
-  return is_quantised(held) && !looked_up_only ? options.quantised_layout : LayoutId::kPlain;
+  return has_tiles(held) && !looked_up_only ? options.quantised_layout : LayoutId::kPlain;
 }
 
 // "mlp.experts.7.up_proj.weight", "mlp.shared_expert.up_proj.weight"

@@ -40,12 +40,13 @@ class Streamed : public testing::TestWithParam<Case> {
   // At least two panels, which are single row tiles here, with a page before
   // and after each.
   HarnessOptions streaming(int64_t weight_bytes) {
-    const bool blocks_of_256 = GetParam().model.find("_m.gguf") != std::string::npos;
+    const auto named = [](const char* part) { return GetParam().model.find(part) != std::string::npos; };
+    const bool wide = named("_m.gguf") || named("fp8");  // 256 inputs
     HarnessOptions options;
     const bool shrunk = GetParam().shrink == StreamShrink::kOn;  // a decoded panel more
     options.stream_folder = folder_.string();
     options.stream_shrink = GetParam().shrink;
-    const int64_t least = blocks_of_256 ? 130 : has_experts() ? 80 : shrunk ? 52 : 44;  // two experts in whole pages
+    const int64_t least = wide ? 130 : has_experts() ? 80 : shrunk ? 52 : 44;  // two experts in whole pages
     options.streaming.weight_bytes = std::max(weight_bytes, least * kKiB);
     return options;
   }
@@ -114,7 +115,12 @@ std::vector<Case> cases() {
                             "gguf-llama-q3_k_m.gguf",
                             "gguf-llama-iq4_nl.gguf",
                             "gguf-qwen2-iq4_xs_m.gguf",
-                            "gguf-llama-mxfp4.gguf"})
+                            "gguf-llama-mxfp4.gguf",
+                            "gptq-sym",
+                            "gptq-asym",
+                            "awq",
+                            "ct-int8",
+                            "fp8-block"})
     cases.push_back({model, StreamShrink::kOff});
   for (const char* model :
        {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "olmo2", "olmo3", "gemma",

@@ -73,6 +73,7 @@ SPECS = {
         "mlp.experts.gate_up_proj", "mlp.experts.down_proj", "gate.weight"]),
     "dynamic-r4": lora("rope-dynamic", ["q_proj", "k_proj"], 4, 8),
     "sharded-r4": lora("sharded", ALL, 4, 4),
+    "fp8-all-r4": lora("fp8-block", ALL, 4, 8),
     # which modules
     "gqa-regex": lora("llama-gqa", r".*\.layers\.\d+\.(self_attn\.[qk]_proj|mlp\.down_proj)", 4, 8),
     "gqa-exclude-list": lora("llama-gqa", ALL, 4, 8, exclude_modules=["up_proj", "layers.0.self_attn.k_proj"]),

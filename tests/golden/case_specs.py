@@ -3,6 +3,7 @@
 from adapter_specs import FUSED, MINIMAL, SINGLE_EXPERTS, SPECS as ADAPTER_SPECS, TWINS
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from model_specs import SPECS as MODEL_SPECS
+from quant_specs import QUANT_MODELS
 
 SHORT_TOO = ("gqa-qv-r8", "gqa-all-r16", "gqa-rank-pattern", "llama2-resized", "gqa-tokens-tied", "qwen3-all-r4")
 INVOCATION = ADAPTER_SPECS["gqa-alora"]["alora_invocation_tokens"]
@@ -99,6 +100,15 @@ def mixed_format_cases():
     yield "peft-norms-on-gguf", "gguf-gemma2-f16", [("gemma2-save-norms", 1.0)], (34,), {}
     yield "gguf-norms-on-peft-base", "gemma2", [("gguf-lora-gemma2", 1.0)], (34,), {}
     yield "gguf-lora-sum", "gguf-llama-f16", [("gguf-lora-f32", 0.5), ("gqa-all-r16", 0.5)], (34,), {}
+
+
+def quantised_cases():
+    """Quantised checkpoints alone and with PEFT adapters, whose deltas meet inputs that nothing rounds."""
+    for name in QUANT_MODELS:
+        yield name, name, [], (40,), {}
+    for name in ("gptq-sym", "gptq-asym", "gptq-8bit", "awq", "ct-int4-asym", "ct-int8"):
+        yield f"{name}-lora", name, [("gqa-all-r16", 1.0)], (34,), {}
+    yield "ct-fp8-lora", "ct-fp8", [("fp8-all-r4", 1.0)], (34,), {}
 
 
 def embedding_cases():

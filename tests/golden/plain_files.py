@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+import plain_quant
 from make_gguf import names_of, unpermute
 from model_specs import PLUS_ONE
 
@@ -70,8 +71,11 @@ def each_expert(weights):
 def read_directory(folder):
     config = json.loads((folder / "config.json").read_text())
     weights = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        weights |= {alone(name): value for name, value in tensors_of(path).items()}
+    if "quantization_config" in config:
+        weights = plain_quant.read(folder, config["quantization_config"])
+    else:
+        for path in sorted(folder.glob("*.safetensors")):
+            weights |= {alone(name): value for name, value in tensors_of(path).items()}
     config |= config.get("text_config", {})
     rope = config.get("rope_parameters") or (config.get("rope_scaling") or {}) | {"rope_theta": config["rope_theta"]}
     sliding = rope.get("sliding_attention")

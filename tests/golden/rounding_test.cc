@@ -174,6 +174,8 @@ INSTANTIATE_TEST_SUITE_P(, Int8,
                                          Subject{"iq4_xs_m", "gguf-qwen2-iq4_xs_m.gguf", std::nullopt},
                                          Subject{"mxfp4", "gguf-llama-mxfp4.gguf", std::nullopt},
                                          Subject{"qwen3_q8_0", "gguf-qwen3-q8_0.gguf", std::nullopt},
+                                         Subject{"gptq", "gptq-sym", std::nullopt},
+                                         Subject{"int4g", "awq", std::nullopt},
                                          Subject{"made_q8_0", "llama-gqa", DType::kQ8_0},
                                          Subject{"made_q4_0", "llama-gqa", DType::kQ4_0}),
                          [](const auto& info) { return info.param.name; });

@@ -142,7 +142,7 @@ TEST_F(CudaElementwise, EmbeddingsAndDecodedWeightsAreTheCodecsBits) {
     tokens[3] = vocab - 1;
     tokens[7] = -1;
     for (LayoutId layout : {LayoutId::kPlain, LayoutId::kTile16}) {
-      if (layout == LayoutId::kTile16 && !is_quantised(dtype)) continue;
+      if (layout == LayoutId::kTile16 && !has_tiles(dtype)) continue;
       auto weights = device(layout == LayoutId::kPlain ? table : in_tiles(dtype, table, vocab, dim));
       const DeviceWeight w{weights.data(), dtype, layout, vocab, dim};
       auto ids = device(tokens);

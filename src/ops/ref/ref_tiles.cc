@@ -103,6 +103,12 @@ WeightBlock table_block(const std::byte* quants, const int8_t (&values)[16], flo
   return out;
 }
 
+WeightBlock with_zero_point(WeightBlock block, float zero) {
+  block.has_min = true;
+  block.m[0] = -(block.d[0] * zero);
+  return block;
+}
+
 // Sub-block `sub` of 32 numbers of a block in the file's format.
 WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
   WeightBlock out{};
@@ -115,6 +121,7 @@ WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
       for (int i = 0; i < 32; ++i) out.w[i] = nibble(block + 2, i) - 8;
       break;
     case DType::kQ4_1:
+    case DType::kInt4G:
       for (int i = 0; i < 32; ++i) out.w[i] = nibble(block + 4, i);
       break;
     case DType::kQ5_0:
@@ -164,12 +171,13 @@ WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
     case DType::kBF16:
     case DType::kI8:
     case DType::kF8:
+    case DType::kF8G:
       CHECK(false);
   }
   out.d[1] = out.d[0];
   out.has_min = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K || dtype == DType::kQ5_K;
   if (dtype == DType::kQ4_1 || dtype == DType::kQ5_1) out.m[0] = half_at(block + 2);
-  return out;
+  return dtype == DType::kInt4G ? with_zero_point(out, half_at(block + 2)) : out;
 }
 
 float add_block(const WeightBlock& weights, const RoundedBlock& x, float acc) {

@@ -255,6 +255,8 @@ FirstKernel first_kernel(DType dtype, int rows) {
       return first_kernel_of<TileQ4_0>(rows);
     case DType::kQ4_1:
       return first_kernel_of<TileQ4_1>(rows);
+    case DType::kInt4G:
+      return first_kernel_of<TileInt4G>(rows);
     case DType::kQ5_0:
       return first_kernel_of<TileQ5_0>(rows);
     case DType::kQ5_1:

@@ -82,3 +82,29 @@ struct RowsF8 {
     return at(part);
   }
 };
+// Blocks of 128 numbers behind their scale; there are no numbers behind the last block.
+struct RowsF8G {
+  static constexpr int kBytes = 1;  // about; of which places are asked for ahead
+  static LORALEI_INLINE F at_input(const std::byte* row, int64_t k) {
+    const std::byte* const block = row + k / 128 * 132;
+    float d;
+    std::memcpy(&d, block, sizeof d);
+    return mul(load_fp8(block + 4 + k % 128), set1(d));
+  }
+};
+
+// kLanes numbers of a row from its `k`th on, and the last `n` of it.
+template <class Rows>
+LORALEI_INLINE F row_at(const std::byte* row, int64_t k) {
+  if constexpr (std::is_same_v<Rows, RowsF8G>)
+    return Rows::at_input(row, k);
+  else
+    return Rows::at(row + k * Rows::kBytes);
+}
+template <class Rows>
+LORALEI_INLINE F row_at_n(const std::byte* row, int64_t k, int n) {
+  if constexpr (std::is_same_v<Rows, RowsF8G>)
+    return zero();  // blocks are whole
+  else
+    return Rows::at_n(row + k * Rows::kBytes, n);
+}

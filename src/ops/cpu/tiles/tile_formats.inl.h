@@ -55,6 +55,12 @@ struct TileQ4_1 : TileQ4_0 {
   static constexpr int kHead = 64;
   static constexpr bool kMin = true;
   static constexpr ZeroPoint kZero = ZeroPoint::kNone;
+  static LORALEI_INLINE F min(const std::byte* head, int lane) { return load_scales(head, 1, lane); }
+};
+struct TileInt4G : TileQ4_1 {
+  static LORALEI_INLINE F min(const std::byte* head, int lane) {
+    return sub(zero(), mul(load_scales(head, 0, lane), load_scales(head, 1, lane)));
+  }
 };
 struct TileQ5_0 {
   static constexpr int kHead = 32, kHigh = 64, kQuants = 256, kLargest = 31;
@@ -69,6 +75,7 @@ struct TileQ5_1 : TileQ5_0 {
   static constexpr int kHead = 64;
   static constexpr bool kMin = true;
   static constexpr ZeroPoint kZero = ZeroPoint::kNone;
+  static LORALEI_INLINE F min(const std::byte* head, int lane) { return load_scales(head, 1, lane); }
 };
 
 // Where a nibble means what a table says: unsigned dot products want values above zero.

@@ -68,7 +68,7 @@ LORALEI_INLINE void add_block_32(const TileSections* at, const std::byte* x, int
   LORALEI_UNROLL
   for (int v = 0; v < kBlocks; ++v) {
     by.scale[v] = Format::scale(at[v].head, lane_of(v));
-    if constexpr (Format::kMin) by.min[v] = load_scales(at[v].head, 1, lane_of(v));
+    if constexpr (Format::kMin) by.min[v] = Format::min(at[v].head, lane_of(v));
   }
   add_in_order<Format::kMin>(dots, by, sums);
 }
@@ -251,6 +251,8 @@ PairKernel pair_kernel(DType dtype, int kind) {
       return pair_kernel_of<TileQ4_0>(kind);
     case DType::kQ4_1:
       return pair_kernel_of<TileQ4_1>(kind);
+    case DType::kInt4G:
+      return pair_kernel_of<TileInt4G>(kind);
     case DType::kQ5_0:
       return pair_kernel_of<TileQ5_0>(kind);
     case DType::kQ5_1:

@@ -65,7 +65,7 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
       block_words<Format>(at, place, w);
       const F d = Format::scale(at.head, place);
       F m = zero();
-      if constexpr (Format::kMin) m = load_scales(at.head, 1, place);
+      if constexpr (Format::kMin) m = Format::min(at.head, place);
       constexpr int kTurns = turns(kRows);
       LORALEI_UNROLL
       for (int r = 0; r < kRows; r += kTurns) {
@@ -189,6 +189,8 @@ TileKernel tile_kernel(DType dtype, int kind) {
       return tile_kernel_of<TileQ4_0>(kind);
     case DType::kQ4_1:
       return tile_kernel_of<TileQ4_1>(kind);
+    case DType::kInt4G:
+      return tile_kernel_of<TileInt4G>(kind);
     case DType::kQ5_0:
       return tile_kernel_of<TileQ5_0>(kind);
     case DType::kQ5_1:

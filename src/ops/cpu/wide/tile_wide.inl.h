@@ -63,7 +63,7 @@ LORALEI_INLINE void widen_block_32(const TileSections& at, std::byte* out) {
     I w[8];
     block_words<Format>(at, lane, w);
     F numbers[Format::kMin ? 2 : 1] = {Format::scale(at.head, lane)};
-    if constexpr (Format::kMin) numbers[1] = load_scales(at.head, 1, lane);
+    if constexpr (Format::kMin) numbers[1] = Format::min(at.head, lane);
     store_block_wide<Format, kUnit>(w, numbers, lane, out);
   }
 }
@@ -137,6 +137,8 @@ void widen_tile(DType dtype, const std::byte* tile, int64_t begin, int64_t count
       return widen<TileQ4_0>(tile, begin, count, out);
     case DType::kQ4_1:
       return widen<TileQ4_1>(tile, begin, count, out);
+    case DType::kInt4G:
+      return widen<TileInt4G>(tile, begin, count, out);
     case DType::kQ5_0:
       return widen<TileQ5_0>(tile, begin, count, out);
     case DType::kQ5_1:
@@ -179,6 +181,8 @@ WideFormat wide_format(DType dtype) {
       return wide_format_of<TileQ4_0>(dtype);
     case DType::kQ4_1:
       return wide_format_of<TileQ4_1>(dtype);
+    case DType::kInt4G:
+      return wide_format_of<TileInt4G>(dtype);
     case DType::kQ5_0:
       return wide_format_of<TileQ5_0>(dtype);
     case DType::kQ5_1:

@@ -85,6 +85,8 @@ void wide_group(const WideFormat& format, int, const std::byte* wide, int64_t bl
       return wide_group_of<TileQ4_0>(wide, blocks, group, size, ahead, sums);
     case DType::kQ4_1:
       return wide_group_of<TileQ4_1>(wide, blocks, group, size, ahead, sums);
+    case DType::kInt4G:
+      return wide_group_of<TileInt4G>(wide, blocks, group, size, ahead, sums);
     case DType::kQ5_0:
       return wide_group_of<TileQ5_0>(wide, blocks, group, size, ahead, sums);
     case DType::kQ5_1:

@@ -123,6 +123,8 @@ void wide_group(const WideFormat& format, int tiles, const std::byte* wide, int6
       return wide_group_tiles<TileQ4_0>(tiles, wide, blocks, group, size, ahead, sums);
     case DType::kQ4_1:
       return wide_group_tiles<TileQ4_1>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kInt4G:
+      return wide_group_tiles<TileInt4G>(tiles, wide, blocks, group, size, ahead, sums);
     case DType::kQ5_0:
       return wide_group_tiles<TileQ5_0>(tiles, wide, blocks, group, size, ahead, sums);
     case DType::kQ5_1:
