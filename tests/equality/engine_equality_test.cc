@@ -38,6 +38,11 @@ const std::vector<Subject>& subjects() {
        {"gguf-lora-f32.gguf", "gqa-all-r16"},
        DType::kI8,
        2 * 2 * 2 * (16 + 4) * 16},
+      {"qwen3_moe",
+       "models/qwen3-moe",
+       {"qwen3-moe-attn", "qwen3-moe-experts", "qwen3-moe-down", "qwen3-moe-router"},
+       DType::kF32,
+       3 * 2 * 2 * 16 * 16 * 4},
       {"fp8_kv", "models/llama-gqa", {"gqa-all-r16"}, DType::kF8, 2 * 2 * 2 * (16 + 4) * 16},
   };
   return all;
