@@ -7,11 +7,12 @@
 //   mlp.gate, mlp.shared_expert_gate      a router, a gate: as linear modules
 //   mlp.experts.7.up_proj                 one expert's matrix; Mixtral's modules are
 //                                         block_sparse_moe.experts.7.w3
-//   mlp.experts, mlp.experts.base_layer   PEFT's target_parameters
+//   mlp.experts, mlp.experts.base_layer   PEFT's target_parameters: gate_up_proj and
+//                                         down_proj, the former inside where both are
+//                                         targeted
 //
-// These are gate_up_proj and down_proj; where both are targeted base_layer is the former.
-// lora_A is [experts * rank, in], lora_B [out, rank * experts], and expert e has the
-// columns e, e + experts, ... of it.
+// Of those lora_A is [experts * rank, in] and lora_B [out, rank * experts], of which
+// expert e has the columns e, e + experts, ...
 #pragma once
 
 #include <string>

@@ -33,7 +33,7 @@ int64_t row_bytes_of(const TensorInfo& info, int64_t cols) { return row_bytes(in
 
 // The rows of such a tensor lie in memory as in the file.
 bool stays_as_read(const Placement& placement, const TensorInfo& info, int64_t rows) {
-  return !info.f64 && !info.crossed && placement.to == info.dtype && !placement.transpose &&
+  return !info.f64 && !info.crossed && placement.to == info.dtype && placement.plus == 0 && !placement.transpose &&
          placement.scale_offset < 0 && placement.row_order.empty() && placement.row_begin == 0 &&
          placement.row_count == rows;
 }
@@ -211,9 +211,13 @@ Status FilePass::place(const Piece& piece) {
   const int64_t cols = file_cols(*piece.group[0]), numbers = piece.count * cols;
   const std::byte* source = piece.bytes.data();
   DType format = info.dtype;
-  if (info.f64 || piece.group[0]->to != info.dtype) {
+  const float plus = piece.group[0]->plus;
+  if (info.f64 || piece.group[0]->to != info.dtype || plus != 0) {
     decoded_.resize(static_cast<size_t>(numbers));
     decode(info, source, numbers);
+    if (plus != 0) {
+      for (float& number : decoded_) number += plus;
+    }
     source = reinterpret_cast<const std::byte*>(decoded_.data());
     format = DType::kF32;
   }

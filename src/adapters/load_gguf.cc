@@ -22,16 +22,6 @@ bool eat_suffix(std::string_view& text, std::string_view suffix) {
   return true;
 }
 
-// Rows of q and k of a llama file are in interleaved-rope order: where each of them goes
-// in Hugging Face order.
-std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module) {
-  if (module != Module::kQ && module != Module::kK) return {};
-  const int rows = linear_shape(config, module).out;
-  std::vector<int32_t> order(static_cast<size_t>(rows));
-  for (int row = 0; row < rows; ++row) order[static_cast<size_t>(qk_row(row, config.head_dim))] = row;
-  return order;
-}
-
 Status check_kind(const GgufFile& gguf, const ModelConfig& config) {
   TRY_ASSIGN(const auto type, gguf.text("general.type"));
   if (type.value_or("model") != "adapter") {
@@ -72,9 +62,10 @@ Status collect(const GgufFile& gguf, const ModelConfig& config, bool strict, Loa
     char part = '\0';
     const ModuleRef module = module_of(tensor, config, part);
     if (part == '\0') {
-      TRY_ASSIGN(const bool norm, plan_norm(config, module, tensor, gguf.path, plan));
+      TRY_ASSIGN(const bool norm, plan_norm(config, module, tensor, 0, gguf.path, plan));
       if (norm) continue;
-    } else if (module.site == Site::kLinear || module.site == Site::kHead || module.site == Site::kEmbed) {
+    } else if (module.site == Site::kLinear || module.site == Site::kQkv || module.site == Site::kGateUp ||
+               module.site == Site::kHead || module.site == Site::kEmbed) {
       Pair& pair = pairs[module.key];
       pair.module = module;
       (part == 'a' ? pair.tensors.a : pair.tensors.b) = &tensor;
@@ -112,15 +103,16 @@ Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const 
   TRY(collect(gguf, base.config, options.strict, plan, pairs));
   if (pairs.empty() && plan.modules.empty()) return corrupt(gguf.path + ": holds no LoRA tensors");
   TRY_ASSIGN(const auto architecture, gguf.text("general.architecture"));
+  const Family* const family = family_of_gguf(*architecture);
+  const bool interleaved = family->gguf_permutes_qk || family->interleaved_qk;
   for (const auto& [key, pair] : pairs) {
     const TensorInfo* b = pair.tensors.b;
     const double rank = b && b->shape.size() == 2 ? static_cast<double>(b->shape[1]) : 1.0;
     // As llama.cpp: alpha 0 or absent means a scaling of 1.
-    const PairOptions pair_options{
-        .scaling = alpha.value_or(0) == 0 ? 1.0 : *alpha / rank,
-        .vocab = base.config.vocab,
-        .embed_a_by_token = pair.module.site == Site::kEmbed,
-        .row_order_of = family_of_gguf(*architecture)->gguf_permutes_qk ? &unpermuted_rows : nullptr};
+    const PairOptions pair_options{.scaling = alpha.value_or(0) == 0 ? 1.0 : *alpha / rank,
+                                   .vocab = base.config.vocab,
+                                   .embed_a_by_token = pair.module.site == Site::kEmbed,
+                                   .row_order_of = interleaved ? &unpermuted_rows : nullptr};
     TRY(plan_pair(base.config, pair.module, pair.tensors, pair_options, gguf.path, plan));
   }
   TRY(read_invocation(gguf, plan));

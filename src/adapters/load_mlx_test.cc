@@ -123,6 +123,31 @@ TEST_F(LoadMlxTest, FusedProjectionsAreSplit) {
   }
 }
 
+// GLM's files have the pairs that are turned side by side, and so have adapters of it.
+TEST_F(LoadMlxTest, RowsOfABaseThatTurnsNeighboursArePutInOrder) {
+  base.config.architecture = "glm";
+  base.config.head_dim = 4;
+  base.config.rotary_dim = 2;
+  add_all("F32");
+  expect_same();
+  const auto glm = load();
+  base.config.rotary_dim = 0;  // all four of a head: 0 2 1 3
+  const auto whole = load();
+  base.config.architecture = "llama";
+  const auto llama = load();
+  ASSERT_TRUE(glm.ok() && whole.ok() && llama.ok());
+  const auto rows = [](const Result<AdapterLoad>& loaded) {
+    return reinterpret_cast<const float*>(loaded->adapter->pair(0, Module::kQ).b_t);
+  };
+  EXPECT_EQ(std::memcmp(rows(glm), rows(llama), 8 * sizeof(float)), 0) << "of two nothing changes places";
+  for (const int head : {0, 4}) {
+    EXPECT_EQ(rows(whole)[head], rows(llama)[head]);
+    EXPECT_EQ(rows(whole)[head + 1], rows(llama)[head + 2]);
+    EXPECT_EQ(rows(whole)[head + 2], rows(llama)[head + 1]);
+    EXPECT_EQ(rows(whole)[head + 3], rows(llama)[head + 3]);
+  }
+}
+
 // Tensors of more than a window of the file.
 TEST_F(LoadMlxTest, LargeFactorsAreReadInPieces) {
   base.config.hidden = 4096;

@@ -50,6 +50,7 @@ class PeftPlanner {
         plan_(base.config, options) {}
 
   Result<LoadPlan> plan() {
+    find_inside();
     // What the config names first: a wrong config explains wrong tensors.
     TRY(check_saved_names());
     TRY(find_targets());
@@ -236,7 +237,7 @@ class PeftPlanner {
   // modules_to_save, where ensure_weight_tying means both of a tied pair with one.
   bool saves(const ModuleRef& ref) const {
     const bool vocab = ref.site == Site::kHead || ref.site == Site::kEmbed;
-    if (!vocab || !config_.tied_head || !peft_.ensure_weight_tying) return matcher_.saves(ref.key);
+    if (!vocab || !config_.tied_head || !peft_.ensure_weight_tying) return matcher_.saves(as_named(ref.key));
     return matcher_.saves("lm_head") || matcher_.saves("model.embed_tokens");
   }
 
@@ -245,7 +246,8 @@ class PeftPlanner {
   }
 
   Status plan_saved_tensor(const ModuleRef& ref, const TensorInfo& tensor) {
-    TRY_ASSIGN(const bool norm, plan_norm(config_, ref, tensor, path_, plan_));
+    const float plus = config_.norm_plus_one ? 1.0f : 0.0f;
+    TRY_ASSIGN(const bool norm, plan_norm(config_, ref, tensor, plus, path_, plan_));
     if (norm) return {};
     ++plan_.modules[module_name(ref)];
     SavedMatrix& matrix = ref.site == Site::kEmbed ? plan_.embed : plan_.head;
@@ -284,7 +286,7 @@ class PeftPlanner {
   Status find_targets() {
     for (const ModuleRef& ref : lora_modules(config_)) {
       const bool linear = ref.site == Site::kLinear || is_of_experts(ref.site);
-      TRY_ASSIGN(bool targeted, matcher_.targets(ref.key, linear));
+      TRY_ASSIGN(bool targeted, matcher_.targets(as_named(ref.key), linear));
       if (ref.site == Site::kRouter && matcher_.targets_parameter(router_parameter(ref.layer))) targeted = true;
       targeted_.push_back(targeted);
     }
@@ -466,9 +468,29 @@ class PeftPlanner {
     if (!pair.b_bias && peft_.lora_bias) {
       return corrupt(path_ + ": the config says \"lora_bias\": true, but lora_B.bias of " + ref.key + " is missing");
     }
-    TRY_ASSIGN(const int rank, matcher_.rank(ref.key));
-    TRY_ASSIGN(const double scaling, matcher_.scaling(ref.key));
-    return plan_pair(config_, ref, pair, {.rank_wanted = rank, .scaling = scaling, .vocab = plan_.vocab}, path_, plan_);
+    TRY_ASSIGN(const int rank, matcher_.rank(as_named(ref.key)));
+    TRY_ASSIGN(const double scaling, matcher_.scaling(as_named(ref.key)));
+    const PairOptions options{
+        .rank_wanted = rank, .scaling = scaling, .vocab = plan_.vocab, .row_order_of = &rows_as_in_base};
+    return plan_pair(config_, ref, pair, options, path_, plan_);
+  }
+
+  // The module as the adapter's config means it: where the base's text model stands
+  // inside of another one, paths may begin with that one's.
+  std::string as_named(const std::string& key) const {
+    if (inside_.empty()) return key;
+    if (key.starts_with("model.")) return inside_ + key.substr(6);
+    return inside_ == "language_model.model." ? "language_model." + key : key;
+  }
+
+  void find_inside() {
+    for (const TensorInfo& tensor : file_.tensors) {
+      for (const char* inside : {"model.language_model.", "language_model.model."}) {
+        if (tensor.name.find(inside) == std::string::npos) continue;
+        inside_ = inside;
+        return;
+      }
+    }
   }
 
   // The fused twin of a q, k, v, gate or up projection brings its tensors.
@@ -506,7 +528,7 @@ class PeftPlanner {
       if (!module.bias) continue;
       bool asked = peft_.bias == PeftBias::kAll;
       if (peft_.bias == PeftBias::kLoraOnly) {
-        TRY_ASSIGN(asked, matcher_.targets(key, true));
+        TRY_ASSIGN(asked, matcher_.targets(as_named(key), true));
       }
       if (!asked) {
         TRY(refuse(path_,
@@ -524,6 +546,7 @@ class PeftPlanner {
       PairPlan& pair = plan_.pair(module.module.layer, module.module.module);
       TRY_ASSIGN(pair.bias,
                  plan_whole(*module.bias, {shape.out}, DType::kF32, plan_.layer_of(module.module), path_, plan_));
+      plan_.placements.back().row_order = rows_as_in_base(config_, module.module.module);
       pair.in = shape.in;
       pair.out = shape.out;
       ++plan_.modules["bias"];
@@ -577,7 +600,7 @@ class PeftPlanner {
 
   Status plan_token_rows(const std::string& key, const std::vector<TokenId>& ids, std::vector<TokenId>& tokens,
                          int64_t& rows) {
-    if (matcher_.saves(key)) {
+    if (matcher_.saves(as_named(key))) {
       return invalid_argument(
           config_path_ + ": " + key +
           " stands in \"modules_to_save\" and in \"trainable_token_indices\" (PEFT refuses it too)");
@@ -626,6 +649,7 @@ class PeftPlanner {
   bool saved_on_own_account_ = false;
   bool tied_pair_ = false;  // the head's pair is the embedding's
   std::string adapter_;     // the name that the file's tensors have for the adapter
+  std::string inside_;      // where its base has the text model; empty: everywhere
 };
 
 }  // namespace

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "adapters/expert_map.h"
 #include "adapters/made_for.h"
 #include "base/limits.h"
+#include "formats/family.h"
 #include "formats/model_tensors.h"
 #include "ops/lora_factors.h"
 
@@ -99,7 +101,7 @@ Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>&
   return offset;
 }
 
-Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
+Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor, float plus,
                        const std::string& path, LoadPlan& plan) {
   const bool of_layer = module.site == Site::kLayerNorm;
   if (!of_layer && module.site != Site::kFinalNorm) return false;
@@ -107,6 +109,7 @@ Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const
   const int64_t size = of_layer ? norm_width(config, module.norm) : config.hidden;
   if (is_quantised(tensor.dtype)) return corrupt(path + ": " + tensor_text(tensor) + " is a norm, and quantised");
   TRY_ASSIGN(const int64_t offset, plan_whole(tensor, {size}, DType::kF32, plan.layer_of(module), path, plan));
+  plan.placements.back().plus = plus;
   if (list == nullptr) {
     plan.final_norm = offset;
   } else {
@@ -122,9 +125,6 @@ namespace {
 // Both factors present, two-dimensional, of one rank that the config agrees with.
 Result<int> check_rank(const ModuleRef& module, const PairTensors& tensors, const PairOptions& options, bool embed,
                        const std::string& path) {
-  if (module.site == Site::kExpertStack)  // of PEFT's folders alone, which plan it elsewhere
-    return unsupported(path + ": LoRA on all experts of a layer at once (" + module.key +
-                       ") is not known in this format");
   if (!tensors.a || !tensors.b) {
     const TensorInfo* there = tensors.a ? tensors.a : tensors.b ? tensors.b : tensors.b_bias;
     const std::string missing = std::string(embed ? "lora_embedding_" : "lora_") + (tensors.a ? "B" : "A");
@@ -193,29 +193,53 @@ Status check_linear_shapes(const PairTensors& tensors, int in, const std::vector
   return tensors.b_bias ? check_shape(*tensors.b_bias, {out_all}, path) : Status();
 }
 
-// Of the modules that a fused one stands for, or of the one that it is.
-std::vector<int> outs_of(const ModelConfig& config, const ModuleRef& module, int vocab) {
-  if (is_of_experts(module.site)) return {expert_shape(config, module).out};
+Status check_module(const ModuleRef& module, const PairOptions& options, const std::string& path) {
+  if (!std::isfinite(static_cast<float>(options.scaling)))
+    return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
+  if (module.site != Site::kExpertStack) return {};  // of PEFT's folders alone, and not planned here
+  return unsupported(path + ": LoRA on all experts of a layer at once (" + module.key +
+                     ") is not known in this format");
+}
+
+struct PartShapes {
+  int in = 0;
   std::vector<int> outs;
-  for (const Module part : parts_of(module))
-    outs.push_back(part == Module::kLmHead ? vocab : linear_shape(config, part).out);
-  return outs;
+};
+PartShapes part_shapes(const ModelConfig& config, const ModuleRef& module, std::span<const Module> parts, int vocab) {
+  if (is_of_experts(module.site)) return {expert_shape(config, module).in, {expert_shape(config, module).out}};
+  PartShapes shapes{linear_shape(config, parts[0]).in, {}};
+  for (const Module part : parts)
+    shapes.outs.push_back(part == Module::kLmHead ? vocab : linear_shape(config, part).out);
+  return shapes;
 }
 
 }  // namespace
 
+std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module) {
+  if (module != Module::kQ && module != Module::kK) return {};
+  const int rows = linear_shape(config, module).out;
+  std::vector<int32_t> order(static_cast<size_t>(rows));
+  for (int row = 0; row < rows; ++row)
+    order[static_cast<size_t>(qk_row(row, config.head_dim, rotary_dim_of(config)))] = row;
+  return order;
+}
+
+std::vector<int32_t> rows_as_in_base(const ModelConfig& config, Module module) {
+  const Family* const family = family_of_type(config.architecture);
+  const bool interleaved = family != nullptr && family->interleaved_qk;
+  return interleaved ? unpermuted_rows(config, module) : std::vector<int32_t>();
+}
+
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan) {
   const bool embed = module.site == Site::kEmbed;
-  if (!std::isfinite(static_cast<float>(options.scaling)))
-    return invalid_argument(path + ": the scaling of " + module.key + " is not a finite number");
+  TRY(check_module(module, options, path));
   TRY_ASSIGN(const int rank, check_rank(module, tensors, options, embed, path));
   if (embed) return plan_embed(config, tensors, options, rank, path, plan);
 
   const bool of_experts = is_of_experts(module.site);
   const std::vector<Module> parts = parts_of(module);
-  const int in = of_experts ? expert_shape(config, module).in : linear_shape(config, parts[0]).in;
-  const std::vector<int> outs = outs_of(config, module, options.vocab);
+  const auto [in, outs] = part_shapes(config, module, parts, options.vocab);
   TRY(check_linear_shapes(tensors, in, outs, rank, path));
   const DType dtype = plan.int8 ? DType::kF32 : pair_dtype(tensors);
   const auto reserve_factor = [&](int64_t count) {

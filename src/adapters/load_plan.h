@@ -39,6 +39,7 @@ struct Placement {
   // Of each row these columns alone, with `transpose`; all: 0, 1.
   int64_t col_begin = 0, col_step = 1;
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
+  float plus = 0;                  // added to each number (`to` is f32 then)
 };
 
 struct PairPlan {
@@ -105,6 +106,11 @@ struct PairOptions {
   bool embed_a_by_token = false;
   std::vector<int32_t> (*row_order_of)(const ModelConfig& config, Module module) = nullptr;
 };
+// row_order_of for files that have q and k as the base's own files have them.
+std::vector<int32_t> rows_as_in_base(const ModelConfig& config, Module module);
+// Of rows of q and k in interleaved-rope order: where each of them goes in half-split
+// order. Empty: of other modules.
+std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module);
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan);
 
@@ -113,9 +119,9 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
 Result<int64_t> plan_whole(const TensorInfo& tensor, const std::vector<int64_t>& shape, DType to, int32_t layer,
                            const std::string& path, LoadPlan& plan);
 
-// The vector of a norm, which takes the place of the base's. False: `module` is no norm
-// of this base, nothing is planned.
-Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor,
+// The vector of a norm, which takes the place of the base's, with `plus` added to each
+// number. False: `module` is no norm of this base, nothing is planned.
+Result<bool> plan_norm(const ModelConfig& config, const ModuleRef& module, const TensorInfo& tensor, float plus,
                        const std::string& path, LoadPlan& plan);
 
 // What an adapter says of the base it was made for (made_for.h), for whoever loads it.

@@ -451,5 +451,22 @@ TEST(PeftMap, Names) {
   }
 }
 
+TEST(PeftMap, NamesInsideOfOtherModelsAndOfAnMlpWithoutAGate) {
+  ModelConfig config{.layers = 2};
+  for (const char* inside : {"model.language_model.layers.1.", "language_model.model.layers.1.", "model.layers.1."}) {
+    const TensorRef tensor =
+        parse_peft_name("base_model.model." + std::string(inside) + "mlp.up_proj.lora_A.weight", config);
+    EXPECT_EQ(tensor.module.key, "model.layers.1.mlp.up_proj") << inside;
+  }
+  EXPECT_EQ(parse_module("model.visual.blocks.0.mlp.fc1", config).site, Site::kUnknown);
+  EXPECT_EQ(parse_module("model.layers.0.mlp.c_fc", config).site, Site::kUnknown);
+  config.gated = false;
+  EXPECT_EQ(parse_module("model.layers.0.mlp.c_fc", config).module, Module::kUp);
+  EXPECT_EQ(parse_module("model.layers.0.mlp.c_proj", config).module, Module::kDown);
+  EXPECT_EQ(parse_module("model.layers.0.mlp.up_proj", config).module, Module::kUp) << "GGUF files' name";
+  for (const char* gate : {"model.layers.0.mlp.gate_proj", "model.layers.0.mlp.gate_up_proj"})
+    EXPECT_EQ(parse_module(gate, config).site, Site::kUnknown) << gate;
+}
+
 }  // namespace
 }  // namespace loralei

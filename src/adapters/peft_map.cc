@@ -20,7 +20,8 @@ constexpr LayerModule kLayerParts[] = {
     {"self_attn.v_proj", Site::kLinear, Module::kV},    {"self_attn.o_proj", Site::kLinear, Module::kO},
     {"mlp.gate_proj", Site::kLinear, Module::kGate},    {"mlp.up_proj", Site::kLinear, Module::kUp},
     {"mlp.down_proj", Site::kLinear, Module::kDown},    {"self_attn.qkv_proj", Site::kQkv, Module::kQ},
-    {"mlp.gate_up_proj", Site::kGateUp, Module::kGate},
+    {"mlp.gate_up_proj", Site::kGateUp, Module::kGate}, {"mlp.c_fc", Site::kLinear, Module::kUp},
+    {"mlp.c_proj", Site::kLinear, Module::kDown},
 };
 constexpr LayerModule kOuterParts[] = {
     {"lm_head", Site::kHead, Module::kLmHead},
@@ -98,13 +99,21 @@ ModuleRef layer_norm(const ModelConfig& config, int layer, LayerNorm norm) {
   return module;
 }
 
+// Only an MLP without a gate has these names (StarCoder2's).
+bool is_ungated_name(std::string_view path) { return path == "mlp.c_fc" || path == "mlp.c_proj"; }
+
+bool has_module(const ModelConfig& config, const LayerModule& part) {
+  if (config.gated) return !is_ungated_name(part.path);
+  return part.site != Site::kGateUp && (part.site != Site::kLinear || part.module != Module::kGate);
+}
+
 }  // namespace
 
 ModuleRef parse_module(std::string_view path, const ModelConfig& config) {
   const std::string_view given = path;
   while (eat(path, "base_model.")) {
   }
-  while (eat(path, "model.")) {
+  while (eat(path, "model.") || eat(path, "language_model.")) {
   }
   ModuleRef unknown{.key = std::string(given)};
   if (eat(path, "layers.")) {
@@ -121,7 +130,7 @@ ModuleRef parse_module(std::string_view path, const ModelConfig& config) {
     }
     for (const LayerModule& part : kLayerParts) {
       const std::string own = path_of(config, layer, part);
-      if (own.empty() || path != own) continue;
+      if (own.empty() || path != own || !has_module(config, part)) continue;
       return {part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + own};
     }
     for (size_t norm = 0; norm < kLayerNorms; ++norm) {
@@ -155,7 +164,7 @@ std::vector<ModuleRef> lora_modules(const ModelConfig& config) {
   std::vector<ModuleRef> modules;
   for (int layer = 0; layer < config.layers; ++layer) {
     for (const LayerModule& part : kLayerParts) {
-      if (part.site != Site::kLinear && part.site != Site::kQkv && part.site != Site::kGateUp) continue;
+      if (!has_module(config, part)) continue;
       const std::string path = path_of(config, layer, part);
       if (path.empty()) continue;
       modules.push_back({part.site, layer, part.module, "model.layers." + std::to_string(layer) + "." + path});

@@ -2,7 +2,8 @@
 // From the tensor names of adapter files to modules of the base model.
 //
 // Pure functions, any thread. Names are those PEFT writes, "base_model.model." + module +
-// part; repeated or missing "base_model." and "model." prefixes are tolerated, and so is
+// part; repeated or missing "base_model.", "model." and "language_model." (of models that
+// read images, too) prefixes are tolerated, and so is
 // the adapter's name that a part has in a model's own state ("lora_A.default.weight").
 // unembed_tokens is what Tinker calls lm_head. Nothing here judges whether a tensor is
 // wanted: unknown ones are answered as kUnknown.

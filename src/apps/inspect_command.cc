@@ -66,11 +66,13 @@ std::string number_text(double number) {
 }
 
 std::string rope_text(const ModelConfig& config) {
-  static constexpr const char* kKinds[] = {"none", "linear", "llama3", "yarn", "dynamic"};
+  static constexpr const char* kKinds[] = {"none", "linear", "llama3", "yarn", "dynamic", "longrope"};
   std::string text = "theta " + std::to_string(static_cast<int64_t>(config.rope_theta)) + ", scaling " +
                      kKinds[static_cast<int>(config.rope_scaling.kind)];
+  if (config.rope_scaling.kind == RopeScalingKind::kLongRope)
+    return text + " beyond " + std::to_string(original_position_of(config)) + " tokens";
   if (config.rope_scaling.kind != RopeScalingKind::kNone) text += " by " + std::to_string(config.rope_scaling.factor);
-  return text;
+  return config.sliding_rope ? text + "; with a window: " + rope_text(with_sliding_rope(config)) : text;
 }
 
 std::string positions_text(const ModelConfig& config) {
@@ -113,6 +115,7 @@ void show_model(const BaseModelFile& file) {
   line("positions", positions_text(config));
   line("rope", rope_text(config));
   line("end of sequence", joined(config.eos));
+  if (!file.quantised.empty()) line("quantised", file.quantised);
   show_tensors(file.index.tensors);
   for (const std::string& note : file.notes) line("note", note);
 }

@@ -39,6 +39,11 @@ constexpr Recipe kRecipes[] = {
     {"q4_k_m", DType::kQ4_K, DType::kQ6_K, DType::kQ6_K, 15},
     {"q5_k", DType::kQ5_K, DType::kQ6_K, DType::kQ5_K, 16},
     {"q6_k", DType::kQ6_K, DType::kQ6_K, DType::kQ6_K, 18},
+    {"q2_k", DType::kQ2_K, DType::kQ6_K, DType::kQ3_K, 10},
+    {"q3_k_m", DType::kQ3_K, DType::kQ6_K, DType::kQ4_K, 12},
+    {"iq4_nl", DType::kIQ4_NL, DType::kQ6_K, DType::kIQ4_NL, 25},
+    {"iq4_xs", DType::kIQ4_XS, DType::kQ6_K, DType::kIQ4_XS, 30},
+    {"mxfp4", DType::kMXFP4, DType::kQ8_0, DType::kMXFP4, 38},
 };
 
 const Recipe* find_recipe(const std::string& name) {

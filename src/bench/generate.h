@@ -23,9 +23,10 @@ using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
 // Answers the path of CACHE/SHAPE-QUANT.gguf, made if absent. quant: f32, f16, bf16,
 // f16_of_bf16 (f16 numbers that are of bf16 too, as those of models trained in it),
-// q8_0, q4_0, q4_1, q5_0, q5_1, q4_k_m, q5_k or q6_k, each mixed as llama-quantize does:
-// quantised models below 8 bits have a q6_k head, q4_k_m keeps attn_v and ffn_down of
-// some layers in q6_k.
+// q8_0, q4_0, q4_1, q5_0, q5_1, q4_k_m, q5_k, q6_k, q2_k, q3_k_m, iq4_nl, iq4_xs or
+// mxfp4, each mixed much as llama-quantize does: quantised models below 8 bits have a
+// q6_k head (mxfp4 a q8_0 one), q4_k_m keeps attn_v and ffn_down of some layers in q6_k,
+// q3_k_m in q4_k, q2_k in q3_k.
 Result<std::string> generated_model(const std::string& cache_dir, const std::string& shape, const std::string& quant,
                                     const Progress& progress);
 

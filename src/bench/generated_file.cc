@@ -55,16 +55,28 @@ uint32_t ggml_type(DType dtype) {
       return 14;
     case DType::kBF16:
       return 30;
+    case DType::kQ2_K:
+      return 10;
+    case DType::kQ3_K:
+      return 11;
+    case DType::kIQ4_NL:
+      return 20;
+    case DType::kIQ4_XS:
+      return 23;
+    case DType::kMXFP4:
+      return 39;
     case DType::kI8:  // of caches alone, both
     case DType::kF8:
+    case DType::kInt4G:
+    case DType::kF8G:
       break;
   }
   return 0;
 }
 
 // Where a block's f16 scales stand and what they are, so that values spread over about
-// +-0.035 (k formats multiply a 6-bit scale of mean 32 in; q6_k an 8-bit one, made
-// positive and below 64).
+// +-0.035 (k formats multiply a 6-bit scale of mean 32 in, q2_k one of 4 bits and mean 8;
+// q6_k an 8-bit one, made positive and below 64; q3_k and iq4_xs one of both signs).
 struct BlockScales {
   size_t at = 0;
   float scale = 0;
@@ -89,6 +101,14 @@ BlockScales block_scales(DType dtype) {
       return {0, 2 * kSpread / (32 * 31), kSpread / 32};
     case DType::kQ6_K:
       return {208, kSpread / (32 * 64)};
+    case DType::kQ2_K:
+      return {80, 2 * kSpread / (8 * 3), kSpread / 8};
+    case DType::kQ3_K:
+      return {108, kSpread / (16 * 4)};
+    case DType::kIQ4_NL:
+      return {0, kSpread / 127};
+    case DType::kIQ4_XS:
+      return {0, kSpread / (16 * 127)};
     default:
       CHECK(false);
   }
@@ -183,6 +203,10 @@ void WeightSource::fill(DType dtype, std::byte* out, size_t bytes) {
   if (dtype == DType::kF16) return table(f16_, out, bytes);
   if (dtype == DType::kBF16) return table(bf16_, out, bytes);
   random_bytes(out, bytes);
+  if (dtype == DType::kMXFP4) {  // 2^-9 times numbers up to twelve
+    for (size_t block = 0; block < bytes; block += 17) out[block] = std::byte{119};
+    return;
+  }
   const BlockScales scales = block_scales(dtype);
   const uint16_t scale = f32_to_f16(scales.scale), minimum = f32_to_f16(scales.minimum);
   const auto block_bytes = static_cast<size_t>(dtype_info(dtype).block_bytes);

@@ -251,6 +251,8 @@ struct EngineStats : MemoryShares {  // the host's
   double collective_s = 0;       // of it, with other ranks, waiting for them included
   int64_t collective_bytes = 0;  // that these sent
   int64_t disk_read_bytes = 0;   // of streamed weights
+  int64_t expert_hits = 0;       // experts that a layer's rows chose: in the cache of them
+  int64_t expert_misses = 0;     // and read from disk
   int64_t streamed_bytes = 0;    // of weights in every pass; 0: everything is resident
   // Of a profile by which steps take their time (engine/pace.h), its name; empty: they
   // take what they take. Of those that took longer: how many, and by how much.

@@ -21,7 +21,8 @@ void BatchSlot::make_room(std::span<Sequence* const> sequences) {
   size_t blocks = 0;
   for (const Sequence* sequence : sequences) {
     const Request& request = *sequence->request;
-    blocks += static_cast<size_t>(kv_blocks_for(request.prompt_size() + request.max_output));
+    const int32_t places = kv_blocks_for(request.prompt_size() + request.max_output);
+    blocks += static_cast<size_t>(places) * static_cast<size_t>(sequence->lease.tables());
   }
   if (blocks > blocks_.capacity()) blocks_.reserve(std::max(blocks, 2 * blocks_.capacity()));
 }
@@ -88,14 +89,30 @@ static GroupStream stream_of(const PlanGroup& group, const Request& request) {
           .rows = std::clamp(request.lower.until - group.position, 0, group.row_count)};
 }
 
+// A lease has the blocks of a place side by side, kernels read one table at a time.
+void BatchSlot::add_tables(const KvLease& lease, int32_t places) {
+  const std::span<const int32_t> blocks = lease.blocks();
+  const auto tables = static_cast<size_t>(lease.tables());
+  if (tables == 1) {
+    blocks_.insert(blocks_.end(), blocks.begin(), blocks.begin() + places);
+    return;
+  }
+  for (size_t table = 0; table < tables; ++table) {
+    size_t first = static_cast<size_t>(places);  // in front of it a sliding table has no more
+    while (first > 0 && blocks[(first - 1) * tables + table] != kNoBlock) --first;
+    blocks_.insert(blocks_.end(), first, kNoBlock);
+    for (size_t place = first; place < static_cast<size_t>(places); ++place)
+      blocks_.push_back(blocks[place * tables + table]);
+  }
+}
+
 void BatchSlot::add_rows(const PlanGroup& group, const Sequence& sequence) {
   CHECK(group.row_count > 0);
-  CHECK(sequence.lease.blocks().size() >= static_cast<size_t>(kv_blocks_for(group.position + group.row_count)));
-  const std::span<const int32_t> blocks =
-      sequence.lease.blocks().first(static_cast<size_t>(kv_blocks_for(group.position + group.row_count)));
-  groups_.push_back({group.row_begin, group.row_count, group.position, static_cast<int32_t>(blocks_.size()),
-                     static_cast<int32_t>(blocks.size()), stream_of(group, *sequence.request)});
-  blocks_.insert(blocks_.end(), blocks.begin(), blocks.end());
+  const int32_t places = kv_blocks_for(group.position + group.row_count);
+  CHECK(sequence.lease.places() >= places);
+  groups_.push_back({group.row_begin, group.row_count, group.position, static_cast<int32_t>(blocks_.size()), places,
+                     stream_of(group, *sequence.request)});
+  add_tables(sequence.lease, places);
   for (int32_t row = 0; row < group.row_count; ++row) positions_.push_back(group.position + row);
   add_replaced(group, *sequence.request);
   if (!group.want_hidden) return;

@@ -29,6 +29,7 @@ class BatchSlot {
   void make_room(std::span<Sequence* const> sequences);
   void collect_slots(const StepPlan& plan, std::span<Sequence* const> sequences);
   void add_segments(const StepPlan& plan);
+  void add_tables(const KvLease& lease, int32_t places);
   void add_rows(const PlanGroup& group, const Sequence& sequence);
   void add_replaced(const PlanGroup& group, const Request& request);
   void add_choices(const StepPlan& plan, std::span<Sequence* const> sequences);

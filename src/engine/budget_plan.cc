@@ -13,9 +13,14 @@ constexpr int32_t kStreamingSequences = 8;    // of the length asked for, within
 
 int64_t least_kv_bytes(const RunningMemory& memory) { return memory.kv_blocks_least * memory.asked.block_bytes; }
 
+// Of one sequence.
+int64_t kv_bytes_for(const MemoryRequest& request, int64_t tokens) {
+  return request.tables.blocks_most(tokens) * request.block_bytes;
+}
+
 // What adapters and KV must have beside resident weights.
 int64_t beside_resident_bytes(const RunningMemory& memory) {
-  const int64_t little = std::max(least_kv_bytes(memory), kv_blocks_for(kResidentKvTokens) * memory.asked.block_bytes);
+  const int64_t little = std::max(least_kv_bytes(memory), kv_bytes_for(memory.asked, kResidentKvTokens));
   return kept_adapter_bytes(memory) + (memory.asked.kv_cache_bytes > 0 ? memory.asked.kv_cache_bytes : little);
 }
 
@@ -27,15 +32,15 @@ int64_t kept_adapter_bytes(const RunningMemory& memory) {
 
 int64_t streaming_kv_bytes(const MemoryRequest& request, int64_t budget_bytes) {
   if (request.kv_cache_bytes > 0) return request.kv_cache_bytes;
-  const int64_t one = kv_blocks_for(std::max<int64_t>(1, request.max_model_len)) * request.block_bytes;
+  const int64_t one = kv_bytes_for(request, std::max<int64_t>(1, request.max_model_len));
   const int64_t several = request.max_model_len > 0 ? one * std::min(request.max_sequences, kStreamingSequences)
-                                                    : kv_blocks_for(kStreamingKvTokens) * request.block_bytes;
+                                                    : kv_bytes_for(request, kStreamingKvTokens);
   return std::max(one, std::min(several, budget_bytes / 8));
 }
 
 int64_t least_beside_resident_bytes(const MemoryRequest& request, int64_t budget_bytes) {
   const int64_t tokens = std::max(kResidentKvTokens, request.max_model_len);
-  const int64_t kv = request.kv_cache_bytes > 0 ? request.kv_cache_bytes : kv_blocks_for(tokens) * request.block_bytes;
+  const int64_t kv = request.kv_cache_bytes > 0 ? request.kv_cache_bytes : kv_bytes_for(request, tokens);
   if (request.adapter_bytes > 0) return kv + request.adapter_bytes;
   // A sequence of a stated length takes what it needs, and leaves something for adapters.
   return request.max_model_len > 0 ? kv + std::min(kv, budget_bytes / kStreamingAdapterPart) : kv;

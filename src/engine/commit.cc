@@ -35,6 +35,7 @@ void EngineLoop::commit_rows() {
     const int32_t drafted = group.provisional ? group.row_count - 1 : 0;
     sequence.computed = group.position + group.row_count - drafted;
     if (!request.provisional) parts_.kv->publish(sequence.lease, request.key, sequence.tokens, sequence.computed);
+    parts_.kv->pass(sequence.lease, sequence.computed);
     const auto draft_end = planned_.plan.tokens.begin() + group.row_begin + group.row_count;
     sequence.tokens.insert(sequence.tokens.end(), draft_end - drafted, draft_end);
     counters_.drafted_tokens += static_cast<uint64_t>(drafted);
@@ -111,6 +112,7 @@ void EngineLoop::accept(Sequence& sequence) {
   ++sequence.computed;
   ++counters_.accepted_tokens;
   parts_.kv->publish(sequence.lease, sequence.request->key, sequence.tokens, sequence.computed);
+  parts_.kv->pass(sequence.lease, sequence.computed);
 }
 
 // The first event of a choice carries what is known of the prompt.

@@ -320,7 +320,7 @@ Result<int32_t> kv_block_count(const EngineOptions& options, const KvShape& shap
   const int64_t block_bytes = kv_block_bytes(shape);
   int64_t blocks = options.kv_cache_bytes / block_bytes;
   if (options.kv_cache_bytes == 0) {
-    const int64_t wanted = kv_blocks_for(length) * std::max(1, options.max_sequences);
+    const int64_t wanted = shape.tables.blocks_most(length) * std::max(1, options.max_sequences);
     blocks = std::min(wanted, ledger.available_bytes(MemoryUse::kKv) / 2 / block_bytes);
   }
   blocks = std::min<int64_t>(blocks, INT32_MAX / kKvBlockTokens);
@@ -427,7 +427,8 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
                       .kv_heads = config.kv_heads,
                       .head_dim = config.head_dim,
                       .dtype = kv_dtype(options, config),
-                      .streams = parts.kv_lending.streams};
+                      .streams = parts.kv_lending.streams,
+                      .tables = parts.executor->kv_blocks() > 0 ? KvTables() : parts.kv_tables};
   if (is_quantised(shape.dtype))
     return unsupported("the KV cache holds f32, f16, bf16 or int8 numbers; choose one of them");
 
@@ -442,7 +443,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   const auto fetched_to = std::make_shared<FetchedTo>();
   TRY(open_kv_disk(parts, shape, length, fetched_to, loop));
   TRY(tell_of_kv(parts, *loop.kv));
-  const int64_t capacity = int64_t{blocks} * kKvBlockTokens;
+  const int64_t capacity = shape.tables.tokens_within(blocks);
   if (capacity < length && options.max_model_len > 0) {
     return too_large("the KV cache holds " + std::to_string(capacity) + " tokens, fewer than max-model-len " +
                      std::to_string(length) + "; lower one or raise the other");

@@ -21,9 +21,10 @@
 
 namespace loralei {
 
-MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes) {
+MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes, const KvTables& tables) {
   MemoryRequest request;
   request.block_bytes = block_bytes;
+  request.tables = tables;
   request.max_model_len = options.max_model_len;
   request.max_sequences = options.max_sequences;
   request.kv_cache_bytes = options.kv_cache_bytes;
@@ -32,8 +33,9 @@ MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes) {
   return request;
 }
 
-MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config, int64_t block_bytes) {
-  MemoryRequest request = asked_of(options, block_bytes);
+MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config, int64_t block_bytes,
+                             const KvTables& tables) {
+  MemoryRequest request = asked_of(options, block_bytes, tables);
   request.model_len_max = options.max_model_len > 0 ? positions_reached(config) : config.max_position;
   return request;
 }
@@ -113,20 +115,21 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   }
   fixed.other = process_bytes() + kOtherReserve;
   fixed.requests = request_reserve(options, budget);
-  fixed.kv_block =
-      kv_block_bytes({config.layers, config_of_cache(options, config).kv_heads, config.head_dim, fixed.kv_dtype});
+  fixed.tables = kv_tables_of(options, config, fixed.limits);
+  fixed.kv_block = kv_block_bytes(
+      {config.layers, config_of_cache(options, config).kv_heads, config.head_dim, fixed.kv_dtype, {}, fixed.tables});
   return fixed;
 }
 
 bool fits_resident(int64_t weight_bytes, const FixedBytes& fixed, const EngineOptions& engine, int64_t budget) {
   return weight_bytes + fixed.other + fixed.requests + fixed.scratch + fixed.outputs +
-             least_beside_resident_bytes(asked_of(engine, fixed.kv_block), budget) <=
+             least_beside_resident_bytes(asked_of(engine, fixed.kv_block, fixed.tables), budget) <=
          budget;
 }
 
 StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed, int64_t budget) {
   StreamShares shares;
-  shares.kv = streaming_kv_bytes(asked_of(engine, fixed.kv_block), budget);
+  shares.kv = streaming_kv_bytes(asked_of(engine, fixed.kv_block, fixed.tables), budget);
   shares.adapters = engine.adapter_bytes > 0 ? engine.adapter_bytes : budget / kStreamingAdapterPart;
   shares.weights = budget - fixed.other - fixed.requests - shares.kv - shares.adapters - fixed.scratch - fixed.outputs;
   return shares;
@@ -134,8 +137,8 @@ StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed,
 
 // What the KV cache may grow to: every sequence at full length, as far as this machine
 // could ever hold that.
-int32_t kv_blocks_max(const MemoryPlan& plan, int32_t max_sequences, int64_t block_bytes) {
-  const int64_t wanted = int64_t{kv_blocks_for(plan.max_model_len)} * max_sequences;
+int32_t kv_blocks_max(const MemoryPlan& plan, int32_t max_sequences, int64_t block_bytes, const KvTables& tables) {
+  const int64_t wanted = tables.blocks_most(plan.max_model_len) * max_sequences;
   const int64_t most = std::min<int64_t>(total_memory_bytes() / block_bytes, INT32_MAX / kKvBlockTokens);
   return static_cast<int32_t>(std::max<int64_t>(plan.kv_blocks, std::min(wanted, most)));
 }
@@ -185,9 +188,9 @@ Result<StreamForecast> forecast_streaming(const EngineHostOptions& options) {
   const StreamShares shares = stream_shares(options.engine, fixed, budget);
   TRY_ASSIGN(const ResidencyPlan plan,
              plan_residency(planned, resident ? weight_bytes : shares.weights, options.residency));
-  for (const PlannedMatrix& matrix : planned)
-    forecast.touched_bytes += matrix.role == MatrixRole::kEmbed ? 0 : planned_bytes(matrix);
-  forecast.streamed_bytes = plan.streamed_bytes;
+  const PassBytes bytes = pass_bytes(planned, plan, file.config.experts.used);
+  forecast.touched_bytes = bytes.touched;
+  forecast.streamed_bytes = bytes.read;
   forecast.text = "memory budget " + format_bytes(budget) + ": ";
   if (resident) {
     forecast.text += "everything is resident\n";
@@ -393,16 +396,18 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
                      format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
   }
   parts.scratch = std::move(*scratch);
-  const int64_t kv_block = kv_block_bytes(
-      {config.layers, config_of_cache(parts.options, config).kv_heads, config.head_dim, fixed.kv_dtype, parts.streams});
-  MemoryRequest request = memory_request(engine.options, config, kv_block);
+  const int64_t kv_block = kv_block_bytes({config.layers, config_of_cache(parts.options, config).kv_heads,
+                                           config.head_dim, fixed.kv_dtype, parts.streams, fixed.tables});
+  MemoryRequest request = memory_request(engine.options, config, kv_block, fixed.tables);
   request.left_bytes = budget - parts.ledger->used_bytes() - fixed.outputs;
   TRY_ASSIGN(parts.plan, plan_memory(request));
   engine.options.kv_cache_bytes = parts.plan.kv_bytes;
   engine.options.adapter_bytes = parts.plan.adapter_bytes;
-  parts.kv_blocks_max = kv_blocks_max(parts.plan, engine.options.max_sequences, kv_block);
+  parts.kv_blocks_max = kv_blocks_max(parts.plan, engine.options.max_sequences, kv_block, fixed.tables);
+  parts.kv_tables = engine.kv_tables = fixed.tables;
   ModelLimits limits = fixed.limits;
   limits.max_model_len = parts.plan.max_model_len;
+  limits.kv_tables = fixed.tables;
   if (ranks > 1) return start_ranks(limits, engine);
   TRY_ASSIGN(parts.model, Model::create(config, *parts.weights, *parts.ops, *parts.pool, limits));
   engine.executor = make_host_executor(*parts.model, limits, *parts.ledger, [this, &log] { return mend_packed(log); });
@@ -446,9 +451,7 @@ std::string EngineHost::banner() const {
             format_bytes(parts_->device_overhead.since_bytes.load()) + " by the driver since\n";
   }
   text += parts_->weights->describe();
-  text += "sequences of up to " + std::to_string(parts_->plan.max_model_len) + " tokens; KV in " +
-          dtype_info(parts_->kv_dtype).name + " holds " +
-          std::to_string(int64_t{parts_->plan.kv_blocks} * kKvBlockTokens) + " tokens\n";
+  text += "sequences of up to " + std::to_string(parts_->plan.max_model_len) + " tokens; " + describe_kv();
   text += describe_kv_sharing();
   if (const auto disk = parts_->engine->stats().kv_disk) {
     text += "prefixes are kept in " + printable(parts_->options.engine.kv_dir) + " as well, in at most " +
@@ -468,6 +471,17 @@ std::vector<std::string> EngineHost::notes() const {
   }
   if (asked.cold_start == ColdStart::kAssisted && parts_->helpers == 0)
     notes.push_back("--cold-start assisted is layered here: there are no helper processes.");
+  if (const std::string whole = note_of_windows(); !whole.empty()) notes.push_back(whole);
+  const ModelConfig& config = parts_->file.config;
+  if (config.rope_scaling.kind == RopeScalingKind::kLongRope) {
+    const std::string length = std::to_string(original_position_of(config));
+    notes.push_back(uses_long_factors(config, parts_->plan.max_model_len)
+                        ? "All texts are turned by the factors for long texts, since some may be longer than " +
+                              length + " tokens; --max-model-len " + length + " takes those for short ones."
+                        : "All texts are turned by the factors for short texts; those for long ones take a "
+                          "--max-model-len above " +
+                              length + ".");
+  }
   notes.insert(notes.end(), parts_->plan.notes.begin(), parts_->plan.notes.end());
   return notes;
 }

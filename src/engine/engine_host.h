@@ -71,6 +71,7 @@ struct EngineHostOptions {
   std::function<std::shared_ptr<const LengthsState>(const std::string& base)> recall_lengths;
   std::function<void(LengthsState&&)> keep_lengths;
   std::shared_ptr<KvEvents> kv_events;  // EngineContext::kv_events
+  bool whole_windows = false;           // one block table for all layers, whatever windows these attend to
   // Steps and loads of adapters take at least what this says (engine/pace.h); null: what
   // they take.
   std::shared_ptr<const Profile> pace;
@@ -98,8 +99,8 @@ class Ledger;
 // held, which is the most that start() would read.
 struct StreamForecast {
   std::string text;            // the shares and the plan as a table
-  int64_t touched_bytes = 0;   // weights a pass uses
-  int64_t streamed_bytes = 0;  // of them read from disk in every pass
+  int64_t touched_bytes = 0;   // weights a pass of one row uses
+  int64_t streamed_bytes = 0;  // of them read from disk in every pass; of experts, what is expected (residency.h)
 };
 Result<StreamForecast> forecast_streaming(const EngineHostOptions& options);
 
@@ -144,7 +145,9 @@ class EngineHost {
   void use_kv_steps(EngineParts& engine, LogSink& log);
   void use_found_steps(EngineParts& engine, LogSink& log);
   void plan_lending(EngineParts& engine, LogSink& log);
+  std::string describe_kv() const;
   std::string describe_kv_sharing() const;
+  std::string note_of_windows() const;
   std::string threads_text() const;
   Result<std::unique_ptr<WeightStore>> stream_weights(const StreamShares& shares, LogSink& log);
   StreamingOptions streaming(int64_t weight_bytes) const;

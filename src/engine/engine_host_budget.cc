@@ -53,9 +53,9 @@ RunningMemory EngineHost::running_memory(int64_t idle_adapter_bytes) const {
   memory.adapter_bytes = std::max<int64_t>(0, ledger.used_bytes(MemoryUse::kAdapters) - idle_adapter_bytes);
   memory.whole_weight_bytes = parts.weights->whole_bytes();
   memory.least_weight_bytes = parts.weights->least_bytes(parts.options.residency.policy);
-  memory.kv_blocks_least = kv_blocks_for(parts.plan.max_model_len);
+  memory.kv_blocks_least = static_cast<int32_t>(parts.kv_tables.blocks_most(parts.plan.max_model_len));
   memory.kv_blocks_most = parts.kv_blocks_max;
-  memory.asked = asked_of(parts.options.engine, parts.plan.kv_bytes / parts.plan.kv_blocks);
+  memory.asked = asked_of(parts.options.engine, parts.plan.kv_bytes / parts.plan.kv_blocks, parts.kv_tables);
   return memory;
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // By which steps the KV cache is encoded, who borrows, and how that is told.
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
 #include "base/printable.h"
+#include "base/units.h"
 #include "engine/engine_host_parts.h"
 #include "engine/kv_found_steps.h"
 #include "engine/kv_steps_file.h"
@@ -18,6 +20,44 @@ KvGridShape grid_shape_of(const ModelConfig& config, DType dtype) {
 }
 
 }  // namespace
+
+// A device's cache has one table for all layers, and so have those of several ranks.
+std::string whole_windows_for(const EngineHostOptions& options) {
+  if (options.whole_windows) return "it was started so";
+  if (options.device) return "a device has the KV cache";
+  if (options.tensor_parallel > 1) return "--tensor-parallel has a KV cache in every rank";
+  if (options.engine.kv_sharing != KvSharing::kExact) return "--kv-sharing encodes blocks of all layers";
+  if (!options.engine.kv_dir.empty()) return "--kv-dir keeps blocks of all layers";
+  if (options.kv_events != nullptr) return "--kv-events tells of blocks of all layers";
+  return {};
+}
+
+KvTables kv_tables_of(const EngineHostOptions& options, const ModelConfig& config, const ModelLimits& limits) {
+  if (config.sliding.empty() || !whole_windows_for(options).empty()) return {};
+  return kv_tables(config.sliding, limits.max_model_len, limits.rows_max);
+}
+
+// Where windows could cost less.
+std::string EngineHost::note_of_windows() const {
+  const std::string why = whole_windows_for(parts_->options);
+  const std::vector<int32_t>& sliding = parts_->file.config.sliding;
+  if (why.empty() || !kv_tables(sliding, parts_->plan.max_model_len, 1).has_windows()) return {};
+  return "The KV cache holds whole texts in layers that attend to a sliding window too, since " + why + ".";
+}
+
+std::string EngineHost::describe_kv() const {
+  const KvTables& tables = parts_->kv_tables;
+  const int64_t blocks = parts_->plan.kv_blocks;
+  std::string text = std::string("KV in ") + dtype_info(parts_->kv_dtype).name;
+  if (!tables.has_windows()) return text + " holds " + std::to_string(blocks * kKvBlockTokens) + " tokens\n";
+  const auto& sliding = parts_->file.config.sliding;
+  const auto slide = std::count_if(sliding.begin(), sliding.end(), [](int32_t window) { return window > 0; });
+  const int64_t block_bytes = parts_->plan.kv_bytes / blocks, most = tables.blocks_most(parts_->plan.max_model_len);
+  return text + " of " + std::to_string(slide) + " of " + std::to_string(sliding.size()) +
+         " layers is that of a window of " + std::to_string(tables.window) + " tokens: such a sequence takes " +
+         format_bytes(most * block_bytes) + " at most, and there is room for " + std::to_string(blocks / most) +
+         " of them\n";
+}
 
 // What calibrate-kv has measured of this model, where that is used: steps of a float
 // cache that is to be encoded, and who may borrow. Once the weights are there.

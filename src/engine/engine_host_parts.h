@@ -64,6 +64,7 @@ struct EngineHost::Parts {
   KvStreamShape streams;      // of KV blocks, where some borrow
   std::string lending_text;   // who, for the banner
   int32_t kv_blocks_max = 0;
+  KvTables kv_tables;  // of its blocks
   EngineHostOptions options;
   std::mutex packed_mutex;
   std::string packed_path;   // "" until the weights are streamed for the first time
@@ -79,8 +80,9 @@ struct FixedBytes {
   int64_t scratch = 0;   // activations and the kernels' memory, where the cores compute
   int64_t outputs = 0;   // logits and hidden states of a step, and what KV is encoded in; the engine holds them
   int64_t requests = 0;  // reserved for them
-  int64_t kv_block = 0;  // of kKvBlockTokens tokens
-  int64_t other = 0;     // code, vocabulary, connections; asked before weights are loaded
+  int64_t kv_block = 0;  // of kKvBlockTokens tokens in the layers of a block
+  KvTables tables;
+  int64_t other = 0;  // code, vocabulary, connections; asked before weights are loaded
 };
 
 // The share of each use when weights are streamed: everything else first, the weights
@@ -113,10 +115,16 @@ Result<const OpTable*> op_table_of(const EngineHostOptions& options);
 JointMemory joint_memory(const EngineOptions& options);
 
 // What the options ask of the KV cache and of adapters.
-MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes);
+MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes, const KvTables& tables = {});
 // The same at start: what is left for it is still to be said, and for a device the bytes
 // of a block.
-MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config, int64_t block_bytes);
+MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config, int64_t block_bytes,
+                             const KvTables& tables = {});
+
+// engine_host_kv.cc: what asks for the KV of the whole text in layers that attend to
+// windows; "": nothing does.
+std::string whole_windows_for(const EngineHostOptions& options);
+KvTables kv_tables_of(const EngineHostOptions& options, const ModelConfig& config, const ModelLimits& limits);
 
 // What a device has of this machine's memory is not the host's as well.
 Status leave_to_device(const DeviceBudget& device, bool stated, int64_t& budget_bytes);

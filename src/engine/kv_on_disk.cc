@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <string_view>
 
 #include "base/sha256.h"
 #include "base/units.h"
@@ -38,14 +39,13 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
   add_all(config.architecture);
   for (const int number : {config.hidden, config.heads, config.ffn}) add(number);
   add(config.rms_eps);
-  for (const bool has : {config.qkv_bias, config.o_bias, config.mlp_bias, config.whole_qk_norm}) add(has);
+  for (const bool has :
+       {config.qkv_bias, config.o_bias, config.mlp_bias, config.whole_qk_norm, config.centred_norms, config.gated})
+    add(has);
+  add(config.activation);
   for (const std::string_view name : config.norm_names) add_all(name);
   add_all(config.sliding);
   add_all(config.unturned);
-  const ExpertConfig& experts = config.experts;
-  for (const int number : {experts.count, experts.used, experts.width, experts.shared_width}) add(number);
-  add(experts.normed);
-  add_all(experts.dense);
   for (const double scale : {config.embed_scale, config.residual_scale, config.attention_scale}) add(scale);
   for (const int32_t number : {shape.layers, shape.kv_heads, shape.head_dim, static_cast<int32_t>(shape.dtype),
                                shape.streams.dim, shape.streams.levels})
@@ -54,6 +54,26 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
   const RopeTable rope = make_rope_table(config, max_model_len);
   add(rope.attention_scale);
   add_all(rope.inv_freq);
+  // What models had not before, each behind its name: the others keep their files.
+  const auto add_named = [&](std::string_view name, const auto& value) {
+    add_all(name);
+    add(value);
+  };
+  if (config.attention_cap != 0) add_named("attention_cap", config.attention_cap);
+  if (config.norm_plus_one) add_named("norm_plus_one", config.norm_plus_one);
+  if (config.activation != Activation::kSilu) add_named("activation", config.activation);
+  if (config.sliding_rope) {
+    add_all(std::string_view("sliding_rope"));
+    const RopeTable sliding = make_rope_table(with_sliding_rope(config), max_model_len);
+    add(sliding.attention_scale);
+    add_all(sliding.inv_freq);
+  }
+  if (const ExpertConfig& experts = config.experts; experts.count > 0) {
+    add_all(std::string_view("experts"));
+    for (const int number : {experts.count, experts.used, experts.width, experts.shared_width}) add(number);
+    add(experts.normed);
+    add_all(experts.dense);
+  }
   return sum.finish();
 }
 

@@ -37,10 +37,9 @@ KvWorth EngineLoop::kv_worth() const {
 int32_t EngineLoop::blocks_of_running() const {
   int32_t blocks = 0;
   for (const Sequence* sequence : running_) {
-    const auto held = static_cast<int32_t>(sequence->lease.blocks().size());
-    blocks += std::max(0, kv_blocks_for(static_cast<int32_t>(sequence->text().size()) + 1) - held);
+    blocks += std::max(0, kv_blocks_for(static_cast<int32_t>(sequence->text().size()) + 1) - sequence->lease.places());
   }
-  return blocks;
+  return blocks * parts_.kv->tables().count();
 }
 
 // Others than KV and adapters want so many bytes: KV beyond its floor, then adapters that
@@ -59,8 +58,11 @@ void EngineLoop::fit_kv() {
   if (!kv_room_.joint() && kv.pages() == 0) return;
   const int32_t running = blocks_of_running();
   int32_t next = 0;
-  admission_.for_first(kNextMost, [&](SeqId id) { next += kv_blocks_for(sequences_.at(id)->waiting.rows + 1) + 1; });
-  if (next > 0) next += static_cast<int32_t>(running_.size());  // StepPlanner leaves each a spare one
+  const int32_t tables = kv.tables().count();
+  admission_.for_first(kNextMost, [&](SeqId id) {
+    next += static_cast<int32_t>(kv.tables().blocks_most(sequences_.at(id)->waiting.rows + 1)) + tables;
+  });
+  if (next > 0) next += static_cast<int32_t>(running_.size()) * tables;  // StepPlanner leaves each a spare one
   kv_room_.set_closed(registry_.is_impatient());
   kv_room_.fit(running, next, registry_.idle_adapters());
   if (kv.pages() > 0) make_available(running);

@@ -191,6 +191,8 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.lora_s = static_cast<double>(times.lora_ns) * 1e-9;
   stats.disk_s = static_cast<double>(times.disk_ns) * 1e-9;
   stats.disk_read_bytes = times.disk_read_bytes;
+  stats.expert_hits = times.expert_hits;
+  stats.expert_misses = times.expert_misses;
   stats.collective_s = static_cast<double>(times.collective_ns) * 1e-9;
   stats.collective_bytes = times.collective_bytes;
   stats.streamed_bytes = parts_.executor->streamed_bytes();
@@ -214,9 +216,9 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
     gauges.taken_tokens = queues.taken(queue);
   }
   const KvCache& kv = *parts_.kv;
-  stats.kv_blocks_total = kv.total();
-  stats.kv_blocks_cached = kv.cached();
-  stats.kv_blocks_used = kv.leased();
+  stats.kv_blocks_total = text_blocks(kv.total());
+  stats.kv_blocks_cached = text_blocks(kv.cached());
+  stats.kv_blocks_used = text_blocks(kv.leased());
   stats.kv_coded = kv.coded();
   if (parts_.kv_disk != nullptr) stats.kv_disk = parts_.kv_disk->stats();
   stats.kv_restored_blocks = kv.restored_blocks();

@@ -270,13 +270,29 @@ class EngineLoop {
   void offer_alone();
   std::optional<Fit> offer(Sequence& sequence, int64_t now_ns);
   void stop_offers(WaitCause cause);
-  int64_t kv_bytes_per_token() const { return std::max<int64_t>(1, parts_.kv_block_bytes / kKvBlockTokens); }
+  // What so many blocks of the pool are in blocks of text, of sequences of the longest
+  // length; without windows as many.
+  int64_t text_blocks(int64_t blocks) const {
+    const KvTables& tables = parts_.kv->tables();
+    if (!tables.has_windows()) return blocks;
+    const int64_t most = tables.blocks_most(parts_.max_model_len);
+    return (blocks * kv_blocks_for(parts_.max_model_len) + most - 1) / most;
+  }
+  int64_t kv_bytes_per_token() const {
+    const KvTables& tables = parts_.kv->tables();
+    if (!tables.has_windows()) return std::max<int64_t>(1, parts_.kv_block_bytes / kKvBlockTokens);
+    const int64_t tokens = int64_t{kv_blocks_for(parts_.max_model_len)} * kKvBlockTokens;
+    return std::max<int64_t>(1, tables.blocks_most(parts_.max_model_len) * parts_.kv_block_bytes / tokens);
+  }
   void learn_step(int64_t ns);
   void record_step(int64_t ns, int64_t waited_ns);
   bool speculates() const;
   std::span<const TokenId> draft_of(Sequence& sequence) const;
   void notice_stuck(bool stuck);
-  SeqState state_of(const Sequence& sequence, int32_t computed, int32_t blocks, int32_t exclusive) const;
+  struct HeldBlocks {
+    int32_t of_text = 0, of_pool = 0, exclusive = 0;
+  };
+  SeqState state_of(const Sequence& sequence, int32_t computed, const HeldBlocks& held) const;
   int32_t match_limit(const Sequence& sequence) const;
   int32_t lent_to(const Sequence& sequence, int32_t computed) const;
   void commit_plan();

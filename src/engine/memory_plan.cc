@@ -17,14 +17,17 @@ const char* budget_flag(const MemoryRequest& request) {
   return request.on_device ? "--gpu-memory-utilization" : "--memory-budget";
 }
 
+// Of a few tokens.
+int64_t least_bytes(const MemoryRequest& request) { return request.tables.count() * request.block_bytes; }
+
 // What KV may take.
 int64_t kv_limit(const MemoryRequest& request) {
   if (request.kv_cache_bytes > 0) return request.kv_cache_bytes;
   if (!request.on_device) {
-    const int64_t most_tokens = request.left_bytes / request.block_bytes * kKvBlockTokens;
-    const int64_t one = kv_blocks_for(std::min(request.max_model_len, most_tokens)) * request.block_bytes;
+    const int64_t most_blocks = request.left_bytes / request.block_bytes;
+    const int64_t one = std::min(request.tables.blocks_most(request.max_model_len), most_blocks) * request.block_bytes;
     const int64_t beside_adapters = request.left_bytes - request.adapter_bytes;
-    return std::min(std::max(request.left_bytes / 2, one), std::max(request.block_bytes, beside_adapters));
+    return std::min(std::max(request.left_bytes / 2, one), std::max(least_bytes(request), beside_adapters));
   }
   return request.left_bytes -
          (request.adapter_bytes > 0 ? request.adapter_bytes : request.left_bytes / kDeviceAdapterShare);
@@ -35,7 +38,7 @@ int64_t wanted_blocks(const MemoryRequest& request, int64_t wanted_len) {
   if (request.kv_cache_bytes > 0 && request.keeps_prefixes) return kBlocksMost;
   // Capped before multiplying: a hostile config may claim 2^60 positions.
   const int64_t blocks_most = request.left_bytes / request.block_bytes + 1;
-  return std::min(std::min(kv_blocks_for(wanted_len), blocks_most) * request.max_sequences, kBlocksMost);
+  return std::min(std::min(request.tables.blocks_most(wanted_len), blocks_most) * request.max_sequences, kBlocksMost);
 }
 
 std::string unused_kv(const MemoryRequest& request, const MemoryPlan& plan) {
@@ -63,27 +66,27 @@ Result<MemoryPlan> plan_memory(const MemoryRequest& request) {
                             std::to_string(request.model_len_max) + " positions this model can tell apart.");
   }
   const bool kv_takes_the_rest = request.on_device && request.kv_cache_bytes == 0;
-  if (kv_takes_the_rest && request.adapter_bytes > request.left_bytes - request.block_bytes)
-    return adapters_too_large(request, request.left_bytes - request.block_bytes, "weights and activations");
+  if (kv_takes_the_rest && request.adapter_bytes > request.left_bytes - least_bytes(request))
+    return adapters_too_large(request, request.left_bytes - least_bytes(request), "weights and activations");
   const char* const kv_flag = kv_takes_the_rest ? budget_flag(request) : "--kv-cache-memory";
   MemoryPlan plan;
   const int64_t wanted_len = request.max_model_len > 0 ? request.max_model_len : request.model_len_max;
   const int64_t blocks = std::min(wanted_blocks(request, wanted_len), kv_limit(request) / request.block_bytes);
   plan.kv_blocks = static_cast<int32_t>(blocks);
   plan.kv_bytes = blocks * request.block_bytes;
-  if (blocks < 1 || plan.kv_bytes > request.left_bytes) {
-    return too_large("The KV cache would need " + format_bytes(std::max(plan.kv_bytes, request.block_bytes)) + " but " +
-                     format_bytes(std::max<int64_t>(0, request.left_bytes)) + " are left after the weights; raise " +
-                     budget_flag(request) + " or lower --kv-cache-memory.");
+  if (blocks < request.tables.count() || plan.kv_bytes > request.left_bytes) {
+    return too_large("The KV cache would need " + format_bytes(std::max(plan.kv_bytes, least_bytes(request))) +
+                     " but " + format_bytes(std::max<int64_t>(0, request.left_bytes)) +
+                     " are left after the weights; raise " + budget_flag(request) + " or lower --kv-cache-memory.");
   }
   plan.max_model_len = wanted_len;
-  const int64_t held_tokens = blocks * kKvBlockTokens;
+  const int64_t held_tokens = request.tables.tokens_within(blocks);
   if (held_tokens < wanted_len) {
     if (request.max_model_len > 0) {
       return too_large("One sequence of --max-model-len " + std::to_string(wanted_len) + " needs " +
-                       format_bytes(kv_blocks_for(wanted_len) * request.block_bytes) + " of KV cache but it has " +
-                       format_bytes(plan.kv_bytes) + "; lower --max-model-len to " + std::to_string(held_tokens) +
-                       " or raise " + kv_flag + ".");
+                       format_bytes(request.tables.blocks_most(wanted_len) * request.block_bytes) +
+                       " of KV cache but it has " + format_bytes(plan.kv_bytes) + "; lower --max-model-len to " +
+                       std::to_string(held_tokens) + " or raise " + kv_flag + ".");
     }
     plan.max_model_len = held_tokens;
     plan.notes.push_back("The KV cache holds " + std::to_string(held_tokens) + " tokens, fewer than the model's " +

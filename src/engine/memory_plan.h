@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "ops/kv_tables.h"
 
 namespace loralei {
 
@@ -24,6 +25,7 @@ struct MemoryRequest {
   bool on_device = false;
   int64_t left_bytes = 0;     // of the budget, after weights and activations
   int64_t block_bytes = 0;    // of one KV block (kv/block_pool.h)
+  KvTables tables = {};       // how many of these a sequence has
   int64_t model_len_max = 0;  // what the model can do; of an unstated length, what it says itself
   int64_t max_model_len = 0;  // as stated by the user; 0: not stated
   int32_t max_sequences = 0;

@@ -46,6 +46,32 @@ TEST(MemoryPlan, OneSequenceOfAStatedLengthMayTakeMoreThanHalf) {
   EXPECT_FALSE(plan_memory(r).ok());
 }
 
+// Layers that attend to windows have those; blocks are of a part of the layers then.
+TEST(MemoryPlan, OfWindowsKvNeedsTheWindowsAndAStep) {
+  MemoryRequest r = request();
+  r.block_bytes = kMiB / 4;
+  r.tables = {1, 3, 8, 512, 64};  // 33 places of a window, and four of a step
+  EXPECT_EQ(plan_memory(r)->kv_blocks, 8 * (256 + 3 * 37));
+  r.tables = {0, 4, 8, 512, 64};
+  EXPECT_EQ(plan_memory(r)->kv_blocks, 8 * 4 * 37);
+  r.left_bytes = 2 * 4 * 37 * r.block_bytes;
+  r.max_sequences = 1;
+  EXPECT_EQ(plan_memory(r)->max_model_len, 4096) << "a text is as long as it likes";
+  r.model_len_max = int64_t{1} << 50;
+  EXPECT_EQ(plan_memory(r)->max_model_len, int64_t{1} << 50);
+  r.tables = {1, 3, 8, 512, 64};
+  r.model_len_max = r.max_model_len = 4096;
+  r.left_bytes = (256 + 3 * 37) * r.block_bytes;
+  EXPECT_EQ(plan_memory(r)->kv_blocks, 256 + 3 * 37);
+  r.left_bytes -= r.block_bytes;
+  const auto refused = plan_memory(r);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("lower --max-model-len to 4080"), std::string::npos)
+      << refused.error().message;
+  r.left_bytes = 3 * r.block_bytes;  // fewer than a token has
+  EXPECT_FALSE(plan_memory(r).ok());
+}
+
 TEST(MemoryPlan, AnUnstatedLengthShrinksAndSaysSo) {
   MemoryRequest r = request();
   r.model_len_max = int64_t{1} << 50;

@@ -23,7 +23,9 @@ Result<std::unique_ptr<ModelHost>> ModelHost::start(const EngineHostOptions& opt
                                                     const LoadProgress& progress) {
   if (options.device) return unsupported("This runs on the cores alone; leave out --device, or say --device cpu.");
   std::unique_ptr<ModelHost> host(new ModelHost());
-  TRY(host->host_->prepare(options, log, progress, host->engine_->parts));
+  EngineHostOptions whole = options;
+  whole.whole_windows = true;  // whoever makes steps of their own has one table
+  TRY(host->host_->prepare(whole, log, progress, host->engine_->parts));
   return host;
 }
 

@@ -56,10 +56,12 @@ void ModelStep::fill_sources(std::span<const AdapterVersionId> slots, std::span<
 
 const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams, LayerAssist* assist) {
   groups_.clear();
+  table_strides_.clear();
   for (const BatchGroup& group : batch.groups) {
     CHECK(group.blocks_begin >= 0 &&
-          group.blocks_begin + group.blocks_count <= static_cast<int32_t>(batch.blocks.size()));
+          group.blocks_begin + tables_ * group.blocks_count <= static_cast<int32_t>(batch.blocks.size()));
     groups_.push_back({group.row_begin, group.row_count, group.position, batch.blocks.data() + group.blocks_begin});
+    table_strides_.push_back(group.blocks_count);
   }
   overrides_.clear();
   for (const VersionRows& run : batch.replaced) {
@@ -75,6 +77,7 @@ const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams, LayerAss
   batch_.tokens = batch.tokens;
   batch_.positions = batch.positions;
   batch_.groups = groups_;
+  batch_.table_strides = table_strides_;
   batch_.streams = streams_;
   batch_.segments = batch.segments;
   batch_.sources = batch.segments.empty() ? nullptr : sources_.data();

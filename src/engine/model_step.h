@@ -32,7 +32,7 @@ class ModelStep {
  public:
   // As StepOutputs.
   ModelStep(const ModelLimits& limits, const ModelConfig& config, Ledger& ledger)
-      : outputs_(limits, config.hidden, ledger), inputs_(config.layers) {}
+      : tables_(limits.kv_tables.count()), outputs_(limits, config.hidden, ledger), inputs_(config.layers) {}
 
   // As Executor. `arrivals`: of one whose layers are still arriving; `whole_for_results`:
   // and of which nothing may be answered before all have.
@@ -60,11 +60,13 @@ class ModelStep {
   void expect(int32_t slot, AdapterVersionId version);
   void fill_sources(std::span<const AdapterVersionId> slots, std::span<const int32_t> first_layers);
 
+  const int32_t tables_;  // of a sequence
   std::unordered_map<AdapterVersionId, Announced> adapters_;
   StepOutputs outputs_;
   ArrivingInputs inputs_;
   ModelBatch batch_;
   std::vector<RowGroup> groups_;
+  std::vector<int32_t> table_strides_;  // [groups_]
   std::vector<RowOverride> overrides_;
   std::vector<GroupStream> streams_;
   std::vector<AdapterVersionId> slots_;      // of sources_

@@ -28,7 +28,7 @@ int64_t EngineLoop::tokens_total() const {
   const int64_t adapters =
       tier_ != nullptr ? tier_->bytes_max()
                        : std::min(parts_.ledger->cap_bytes(MemoryUse::kAdapters), parts_.ledger->budget_bytes());
-  return int64_t{kv_room_.floor_blocks()} * kKvBlockTokens + adapters / kv_bytes_per_token();
+  return text_blocks(kv_room_.floor_blocks()) * kKvBlockTokens + adapters / kv_bytes_per_token();
 }
 
 // Now and then the queues are others: everybody has another place.

@@ -119,6 +119,7 @@ struct EngineParts : EngineContext {
   bool shared_adapters = false;             // are read into memory that helpers may be given
   std::shared_ptr<RequestBudget> requests;  // of the ledger; null: made with a reserve of nothing
   EngineOptions options;
+  KvTables kv_tables;  // of blocks in host memory; with windows: nothing encodes, keeps on disk or tells
   MemoryControl memory;
   std::function<void()> before_stop;  // ends what steps and loads may wait for; any thread; empty: nothing
   std::string fingerprint;

@@ -40,7 +40,7 @@ int32_t EngineLoop::lent_to(const Sequence& sequence, int32_t computed) const {
   return computed + blocks * kKvBlockTokens;
 }
 
-SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_t blocks, int32_t exclusive) const {
+SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, const HeldBlocks& held) const {
   const Request& request = *sequence.request;
   SeqState state;
   state.id = sequence.id;
@@ -48,8 +48,9 @@ SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, int32_
   state.tokens = sequence.text().data();
   state.known = static_cast<int32_t>(sequence.text().size());
   state.computed = computed;
-  state.blocks = blocks;
-  state.blocks_exclusive = exclusive;
+  state.blocks = held.of_text;
+  state.blocks_held = held.of_pool;
+  state.blocks_exclusive = held.exclusive;
   state.adapters = request.segments;
   state.queue = sequence.standing.queue;
   state.waits = waits_for_mask(sequence);
@@ -211,7 +212,7 @@ std::optional<Fit> EngineLoop::offer(Sequence& sequence, int64_t now_ns) {
   CHECK(request.pins.size() == request.sources.size());
   const KvMatch match = parts_.kv->peek(request.key, sequence.text(), match_limit(sequence));
   sequence.borrowed = lent_to(sequence, match.tokens());
-  SeqState state = state_of(sequence, match.tokens(), match.blocks, match.evictable);
+  SeqState state = state_of(sequence, match.tokens(), {match.blocks, match.held, match.evictable});
   take_assist_rows(request, state);
   const Fit fit = planner_.offer(state);
   if (fit == Fit::kAdmitted) {
@@ -273,8 +274,9 @@ bool EngineLoop::plan_step() {
   running_states_.clear();
   assist_rows_left_ = tier_ == nullptr ? 0 : parts_.executor->assist_state().rows;
   for (Sequence* sequence : running_) {
-    const auto blocks = static_cast<int32_t>(sequence->lease.blocks().size());
-    running_states_.push_back(state_of(*sequence, sequence->computed, blocks, kv.exclusive(sequence->lease)));
+    const KvLease& lease = sequence->lease;
+    running_states_.push_back(
+        state_of(*sequence, sequence->computed, {lease.places(), lease.held(), kv.exclusive(lease)}));
     take_assist_rows(*sequence->request, running_states_.back());
     if (drafts && !running_states_.back().waits) running_states_.back().draft = draft_of(*sequence);
   }
@@ -283,6 +285,7 @@ bool EngineLoop::plan_step() {
                   .running = running_states_,
                   .blocks_available = kv.available(),
                   .blocks_total = kv.total(),
+                  .tables = kv.tables(),
                   .blocks_for_new = kv_room_.blocks_for_new(),
                   .rows = rows_now_,
                   .row_shares = scheduling_.row_shares()});

@@ -21,7 +21,8 @@
 namespace loralei {
 
 // One sequence's rows. Position p of it lies in
-// blocks[blocks_begin + p / kKvBlockTokens].
+// blocks[blocks_begin + p / kKvBlockTokens]; where there are several tables (KvTables),
+// each has blocks_count entries, one behind the other.
 struct BatchGroup {
   int32_t row_begin = 0, row_count = 0;
   int32_t position = 0;  // of the first row

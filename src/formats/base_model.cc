@@ -8,18 +8,22 @@
 #include "base/units.h"
 #include "formats/expert_tensors.h"
 #include "formats/family.h"
+#include "formats/fused_tensors.h"
 #include "formats/gguf_model.h"
 #include "formats/gguf_parts.h"
 #include "formats/hf_config.h"
 #include "formats/model_tensors.h"
 #include "formats/safetensors.h"
+#include "formats/stored_tensors.h"
 #include "formats/words.h"
+#include "formats/wrapped_model.h"
 
 namespace loralei {
 
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 4 * kMiB;
+constexpr std::string_view kShortFactors = "rope_factors_short.weight", kLongFactors = "rope_factors_long.weight";
 
 // The directory has no config.json: say what it is instead.
 Error not_a_model_directory(const FileSystem& files, const std::string& path) {
@@ -83,32 +87,56 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
     return no_weights(files, path);
   }
   TRY_ASSIGN(SafetensorsModel weights, read_safetensors_model(files, path));
+  const Family* const family = family_of_type(model.config.architecture);
+  model.permuted_qk = family->interleaved_qk;
+  if (is_wrapper(*family)) {
+    TRY(unwrap_tensors(weights.index, weights.foreign, model.notes, path));
+    // As transformers: a head that is in the file is used.
+    model.config.tied_head = weights.index.find("lm_head.weight") == nullptr;
+  }
+  TRY_ASSIGN(const int joined,
+             join_stored_tensors(files, parsed.quant, expected_tensors(model.config), weights, model.notes, path));
   model.index = std::move(weights.index);
+  TRY(take_canonical_names(model.index, path));
+  if (joined > 0) {
+    if (family->fused || family->interleaved_qk) {
+      return unsupported(path + ": quantised checkpoints of " + family->class_name +
+                         " cannot be read yet; use the original weights or a GGUF file");
+    }
+    model.quantised = quant_text(parsed.quant);
+  }
+  if (family->fused) TRY(split_fused_tensors(model.config, model.index, path));
   TRY(split_experts(model.config, model.index, path));
   TRY(check_tensors(model.config, weights.foreign, model.index, model.notes, path));
   if (const TensorInfo* weight = model.index.find("model.layers.0.self_attn.q_proj.weight"))
     model.config.dtype = weight->dtype;
+  for (TensorInfo& tensor : model.index.tensors) {
+    if (model.config.norm_plus_one && tensor.shape.size() == 1 && tensor.name.ends_with("norm.weight")) tensor.plus = 1;
+  }
   return model;
 }
 
-// rope_freqs.weight: divisors of the rotary frequencies, which llama.cpp's converter
-// computes from Llama 3's scaling.
-Status read_freq_factors(const FileSystem& files, const TensorInfo& info, BaseModelFile& model) {
-  const int64_t half = model.config.head_dim / 2;
+// A tensor that divides the rotary frequencies.
+Result<std::vector<float>> read_divisors(const FileSystem& files, const TensorInfo& info, const BaseModelFile& model) {
+  const int64_t half = rotary_dim_of(model.config) / 2;
   if (info.dtype != DType::kF32 || info.shape != std::vector<int64_t>{half}) {
-    return corrupt(model.path + ": rope_freqs.weight must be F32 of shape [" + std::to_string(half) + "], but it is " +
+    return corrupt(model.path + ": " + info.name + " must be F32 of shape [" + std::to_string(half) + "], but it is " +
                    shape_text(info.shape));
   }
   TRY_ASSIGN(const std::unique_ptr<File> file, files.open(model.index.files[info.file]));
   std::vector<float> factors(static_cast<size_t>(half));
   TRY(file->read_exact(info.offset, std::as_writable_bytes(std::span(factors))));
-  bool ones = true;
   for (const float factor : factors) {
     if (!std::isfinite(factor) || factor <= 0)
-      return corrupt(model.path + ": rope_freqs.weight holds a value that is not a positive number");
-    ones = ones && factor == 1.0f;
+      return corrupt(model.path + ": " + info.name + " holds a value that is not a positive number");
   }
-  if (ones) {
+  return factors;
+}
+
+// rope_freqs.weight: what llama.cpp's converter computes from Llama 3's scaling.
+Status read_freq_factors(const FileSystem& files, const TensorInfo& info, BaseModelFile& model) {
+  TRY_ASSIGN(std::vector<float> factors, read_divisors(files, info, model));
+  if (std::all_of(factors.begin(), factors.end(), [](float factor) { return factor == 1.0f; })) {
     model.notes.push_back("rope_freqs.weight holds ones only and changes nothing.");
     return {};
   }
@@ -116,6 +144,17 @@ Status read_freq_factors(const FileSystem& files, const TensorInfo& info, BaseMo
     return unsupported(model.path + ": has both rope_freqs.weight and a rope.scaling.type, which is not supported");
   }
   model.config.rope_scaling.freq_factors = std::move(factors);
+  return {};
+}
+
+// rope_factors_short.weight and rope_factors_long.weight: longrope.
+Status read_long_factors(const FileSystem& files, const TensorInfo& info, BaseModelFile& model) {
+  RopeScaling& scaling = model.config.rope_scaling;
+  const bool is_long = info.name == kLongFactors;
+  if (scaling.kind != RopeScalingKind::kNone && scaling.kind != RopeScalingKind::kLongRope)
+    return unsupported(model.path + ": has both " + info.name + " and a rope.scaling.type, which is not supported");
+  TRY_ASSIGN((is_long ? scaling.long_factors : scaling.short_factors), read_divisors(files, info, model));
+  scaling.kind = RopeScalingKind::kLongRope;
   return {};
 }
 
@@ -131,12 +170,17 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
   model.path = path;
   model.is_gguf = true;
   TRY_ASSIGN(model.config, gguf_model_config(file, model.notes));
-  model.permuted_qk = family_of_type(model.config.architecture)->gguf_permutes_qk;
+  const Family* const family = family_of_type(model.config.architecture);
+  model.permuted_qk = family->gguf_permutes_qk || family->interleaved_qk;
   model.index.files = file.index.files;
   model.index.stamps = file.index.stamps;
   for (const TensorInfo& tensor : file.index.tensors) {
     if (tensor.name == "rope_freqs.weight") {
       TRY(read_freq_factors(files, tensor, model));
+      continue;
+    }
+    if (tensor.name == kLongFactors || tensor.name == kShortFactors) {
+      TRY(read_long_factors(files, tensor, model));
       continue;
     }
     if (tensor.name.ends_with(".attn_rot_embd")) continue;  // computed; written by very old converters
@@ -149,6 +193,8 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
     model.index.by_name.emplace(name, model.index.tensors.size());
     model.index.tensors.push_back(std::move(renamed));
   }
+  TRY(check_model_config(model.config, path));  // once more, with what tensors say
+  if (family->fused) TRY(split_fused_tensors(model.config, model.index, path));
   TRY(split_experts(model.config, model.index, path));
   TRY(check_tensors(model.config, {}, model.index, model.notes, path));
   for (const TensorInfo& tensor : model.index.tensors) {

@@ -40,6 +40,7 @@ struct BaseModelFile {
   // GGUF llama: rows (and biases) of q and k are in interleaved-rope order; un-permute on
   // load (qk_row).
   bool permuted_qk = false;
+  std::string quantised;  // how a checkpoint's matrices are stored, "gptq, 4 bits in groups of 128"; "" if plainly
   std::optional<GgufVocab> vocab;  // GGUF only; a Hugging Face directory's tokenizer is read by text/
   std::vector<std::string> notes;  // what a user may want to know, one sentence each
 };

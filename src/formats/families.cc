@@ -6,6 +6,8 @@
 
 #include "base/limits.h"
 #include "formats/expert_families.h"
+#include "formats/family_gemma.h"
+#include "formats/gguf_windows.h"
 #include "formats/words.h"
 
 namespace loralei {
@@ -65,10 +67,67 @@ Status olmo2_config(const Json& root, ModelConfig& config, const std::string& pa
   return {};
 }
 
-Status olmo2_gguf(const GgufFile&, ModelConfig& config) {
+// Files of OLMo 3 are of the same architecture, and have windows. Their yarn is of the
+// layers without one; its attention factor is the whole one, as in config.json.
+Status olmo2_gguf(const GgufFile& file, ModelConfig& config) {
   use_olmo2_norms(config);
+  TRY(read_gguf_windows(file, {.window = 0, .period = 4}, config));
+  TRY_ASSIGN(const auto factor, file.real(gguf_key(config, "rope.scaling.attn_factor")));
+  if (factor && config.rope_scaling.kind == RopeScalingKind::kYarn) config.rope_scaling.attention_factor = *factor;
+  TRY_ASSIGN(const auto theta, file.real(gguf_key(config, "rope.freq_base_swa")));
+  return use_sliding_rope(config, {.theta = theta.value_or(config.rope_theta)}, file.path);
+}
+
+// The length trained with is a number of the class itself; its older names of longrope
+// are those of other kinds.
+Status phi3_config(const Json& root, ModelConfig& config, const std::string& path) {
+  TRY_ASSIGN(config.rms_eps, json_positive(root, "rms_norm_eps", 1e-5, path));
+  TRY_ASSIGN(const auto original, json_int(root, "original_max_position_embeddings", 1, kMaxPosition, path));
+  if (config.rope_scaling.kind == RopeScalingKind::kLongRope)
+    config.rope_scaling.original_max_position = original.value_or(4096);
   return {};
 }
+
+Status glm_config(const Json& root, ModelConfig& config, const std::string& path) {
+  TRY_ASSIGN(config.rms_eps, json_positive(root, "rms_norm_eps", 1.5625e-7, path));
+  return {};
+}
+
+// Norms before and behind each block; llama.cpp calls what stands behind as OLMo 2's is.
+void use_glm4_norms(ModelConfig& config) {
+  config.norm_names = {
+      "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm", "", ""};
+}
+
+Status glm4_config(const Json& root, ModelConfig& config, const std::string& path) {
+  use_glm4_norms(config);
+  return glm_config(root, config, path);
+}
+
+Status glm4_gguf(const GgufFile&, ModelConfig& config) {
+  use_glm4_norms(config);
+  return {};
+}
+
+Status starcoder2_config(const Json& root, ModelConfig& config, const std::string& path) {
+  config.gated = false;
+  TRY_ASSIGN(config.rms_eps, json_positive(root, "norm_epsilon", 1e-5, path));
+  TRY_ASSIGN(const auto bias, json_bool(root, "use_bias", path));
+  config.qkv_bias = config.o_bias = config.mlp_bias = bias.value_or(true);
+  return {};
+}
+
+Status starcoder2_gguf(const GgufFile& file, ModelConfig& config) {
+  config.gated = false;
+  config.activation = Activation::kGeluTanh;
+  config.mlp_bias = file.index.find("blk.0.ffn_up.bias") != nullptr;
+  return {};
+}
+
+// What a file that has all keys in one object says of its other parts.
+constexpr std::array<std::string_view, kFamilyKeysMax> kImageKeys = {"vision_config",       "image_token_id",
+                                                                     "video_token_id",      "vision_start_token_id",
+                                                                     "vision_end_token_id", "vision_token_id"};
 
 // Of two with the same GGUF architecture the first is that of such files.
 constexpr Family kFamilies[] = {
@@ -127,7 +186,64 @@ constexpr Family kFamilies[] = {
      .attention_bias = true,
      .read_config = olmo2_config,
      .gguf_name = "olmo2",
-     .read_gguf = olmo2_gguf},
+     .read_gguf = olmo2_gguf,
+     .gguf_keys = {"attention.sliding_window"}},
+    {.class_name = "Olmo3ForCausalLM",
+     .name = "olmo3",
+     .attention_bias = true,
+     .rope_theta = 500000.0,
+     .sliding_theta = 500000.0,
+     .window_period = 4,
+     .read_config = olmo2_config,
+     .gguf_name = "olmo2"},
+    {.class_name = "GemmaForCausalLM",
+     .name = "gemma",
+     .max_position = 8192,
+     .kv_heads = 16,
+     .head_dim = 256,
+     .attention_bias = true,
+     .tied_head = true,
+     .activation = Activation::kGeluTanh,
+     .gelu_by_tanh = true,
+     .read_config = gemma_config,
+     .config_keys = {"hidden_activation"},
+     .gguf_name = "gemma",
+     .read_gguf = gemma_gguf},
+    {.class_name = "Gemma2ForCausalLM",
+     .name = "gemma2",
+     .max_position = 8192,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .attention_bias = true,
+     .tied_head = true,
+     .activation = Activation::kGeluTanh,
+     .activation_key = "hidden_activation",
+     .window_period = 2,
+     .read_config = gemma2_config,
+     .config_keys = {"hidden_activation", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"},
+     .gguf_name = "gemma2",
+     .read_gguf = gemma2_gguf,
+     .gguf_keys = {"attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"}},
+    {.class_name = "Gemma3ForCausalLM",
+     .name = "gemma3_text",
+     .max_position = 131072,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .attention_bias = true,
+     .qk_norm = true,
+     .tied_head = true,
+     .activation = Activation::kGeluTanh,
+     .activation_key = "hidden_activation",
+     .rope_theta = 1000000.0,
+     .sliding_theta = 10000.0,
+     .sliding_theta_key = "rope_local_base_freq",
+     .window_period = 6,
+     .read_config = gemma3_config,
+     .config_keys = {"hidden_activation", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
+                     "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
+     .gguf_name = "gemma3",
+     .read_gguf = gemma3_gguf,
+     .gguf_keys = {"attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"}},
     {.class_name = "MixtralForCausalLM",
      .name = "mixtral",
      .max_position = 131072,
@@ -163,6 +279,102 @@ constexpr Family kFamilies[] = {
      .gguf_name = "qwen3moe",
      .read_gguf = qwen3_moe_gguf,
      .gguf_keys = {"expert_count", "expert_used_count"}},
+    {.class_name = "Phi3ForCausalLM",
+     .name = "phi3",
+     .max_position = 4096,
+     .window_always = true,
+     .window = 0,
+     .rotary_factor = 1,
+     .fused = true,
+     .read_config = phi3_config,
+     .config_keys = {"partial_rotary_factor"},
+     .gguf_name = "phi3",
+     .gguf_fused_up = true},
+    {.class_name = "Glm4ForCausalLM",
+     .name = "glm4",
+     .max_position = 131072,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .attention_bias = true,
+     .attention_bias_default = true,
+     .o_bias = false,
+     .rotary_factor = 0.5,
+     .interleaved_qk = true,
+     .fused = true,
+     .read_config = glm4_config,
+     .config_keys = {"partial_rotary_factor"},
+     .gguf_name = "glm4",
+     .gguf_fused_up = true,
+     .read_gguf = glm4_gguf},
+    {.class_name = "GlmForCausalLM",
+     .name = "glm",
+     .max_position = 131072,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .attention_bias = true,
+     .attention_bias_default = true,
+     .o_bias = false,
+     .rotary_factor = 0.5,
+     .interleaved_qk = true,
+     .fused = true,
+     .read_config = glm_config,
+     .config_keys = {"partial_rotary_factor"},
+     .gguf_name = "chatglm",
+     .gguf_fused_up = true},
+    {.class_name = "Starcoder2ForCausalLM",
+     .name = "starcoder2",
+     .max_position = 4096,
+     .kv_heads = 2,
+     .centred_norms = true,
+     .tied_head = true,
+     .activation = Activation::kGeluTanh,
+     .window_always = true,
+     .window = 0,
+     .read_config = starcoder2_config,
+     .config_keys = {"use_bias", "norm_epsilon", "embedding_dropout", "residual_dropout", "norm_type", "mlp_type"},
+     .gguf_name = "starcoder2",
+     .read_gguf = starcoder2_gguf},
+    // Text models inside of others.
+    {.class_name = "Mistral3ForConditionalGeneration",
+     .name = "mistral3",
+     .text_type = "mistral",
+     .text_family = "mistral",
+     .config_keys = kImageKeys,
+     .gguf_name = "mistral3",
+     .gguf_permutes_qk = true},
+    {.class_name = "Gemma3ForConditionalGeneration",
+     .name = "gemma3",
+     .text_type = "gemma3_text",
+     .text_family = "gemma3_text",
+     .config_keys = kImageKeys,
+     .gguf_name = "gemma3"},
+    {.class_name = "Qwen2VLForConditionalGeneration",
+     .name = "qwen2_vl",
+     .max_position = 32768,
+     .kv_heads = 8,
+     .qkv_bias = true,
+     .text_type = "qwen2_vl_text",
+     .config_keys = kImageKeys,
+     .gguf_name = "qwen2vl"},
+    {.class_name = "Qwen2_5_VLForConditionalGeneration",
+     .name = "qwen2_5_vl",
+     .max_position = 32768,
+     .kv_heads = 8,
+     .qkv_bias = true,
+     .text_type = "qwen2_5_vl_text",
+     .config_keys = kImageKeys,
+     .gguf_name = "qwen2vl"},
+    {.class_name = "Qwen3VLForConditionalGeneration",
+     .name = "qwen3_vl",
+     .max_position = 128000,
+     .kv_heads = 32,
+     .head_dim = 128,
+     .attention_bias = true,
+     .qk_norm = true,
+     .rope_theta = 500000.0,
+     .text_type = "qwen3_vl_text",
+     .config_keys = kImageKeys,
+     .gguf_name = "qwen3vl"},
 };
 
 template <typename Test>
@@ -199,6 +411,13 @@ std::string supported_gguf_architectures() {
     if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return join(names);
+}
+
+bool is_wrapper(const Family& family) { return !family.text_type.empty(); }
+
+std::string text_alone_note(const Family& wrapper) {
+  return std::string("The text model of ") + wrapper.class_name +
+         " is served alone: images, video and sound in requests are refused.";
 }
 
 std::string gguf_key(const ModelConfig& config, std::string_view name) {

@@ -28,15 +28,41 @@ struct Family {
   const char* name = "";        // model_type there, and ModelConfig::architecture
 
   int64_t max_position = 2048;
-  int64_t kv_heads = 0;         // when the key is absent; 0: as many as heads
-  int64_t head_dim = 0;         // when the key is absent; 0: hidden / heads
-  bool attention_bias = false;  // obeys "attention_bias" (q, k, v and o)
-  bool mlp_bias = false;        // obeys "mlp_bias"
-  bool qkv_bias = false;        // always has biases on q, k and v
-  bool qk_norm = false;         // of each head
+  int64_t kv_heads = 0;                       // when the key is absent; 0: as many as heads
+  int64_t head_dim = 0;                       // when the key is absent; 0: hidden / heads
+  bool attention_bias = false;                // obeys "attention_bias" (q, k, v and o)
+  bool attention_bias_default = false;        // when the key is absent
+  bool o_bias = true;                         // o obeys "attention_bias" as q, k and v do
+  bool mlp_bias = false;                      // obeys "mlp_bias"
+  bool qkv_bias = false;                      // always has biases on q, k and v
+  bool qk_norm = false;                       // of each head
+  bool centred_norms = false;                 // LayerNorm
+  bool tied_head = false;                     // when "tie_word_embeddings" is absent
+  Activation activation = Activation::kSilu;  // when its key is absent
+  std::string_view activation_key = "hidden_act";
+  bool gelu_by_tanh = false;    // "gelu" means gelu_pytorch_tanh
+  double rope_theta = 10000.0;  // when the key is absent
+  // Above 0: layers with a window are turned by themselves, without a scaling unless
+  // "rope_parameters" says one, and with this theta when the key is absent.
+  double sliding_theta = 0;
+  std::string_view sliding_theta_key = "rope_theta";
   // "sliding_window" counts by itself (default 4096); otherwise only with
   // "use_sliding_window".
   bool window_always = false;
+  int64_t window = 4096;  // when the key is absent; 0: none
+  // Above 0: of so many layers the last has no window and the others have one, unless
+  // "layer_types" says otherwise.
+  int window_period = 0;
+  // Of "partial_rotary_factor" when the key is absent; 0: the class turns whole heads.
+  double rotary_factor = 0;
+  // A text model inside of one that reads images (wrapped_model.h): what "model_type" of
+  // its "text_config" is, and the family of that; empty: the entry itself.
+  std::string_view text_type = "";
+  std::string_view text_family = "";
+  // Pairs of numbers that are turned together lie side by side in q and k of every file.
+  bool interleaved_qk = false;
+  // "qkv_proj" and "gate_up_proj" hold the rows of several matrices, one after another.
+  bool fused = false;
   // What the class computes beside, and the keys that say how; null: nothing.
   Status (*read_config)(const Json& root, ModelConfig& config, const std::string& path) = nullptr;
   std::array<std::string_view, kFamilyKeysMax> config_keys = {};
@@ -45,6 +71,7 @@ struct Family {
   std::string_view gguf_name = "";
   // Rows of q and k lie in interleaved order there (model_tensors.h, qk_row).
   bool gguf_permutes_qk = false;
+  bool gguf_fused_up = false;  // "ffn_up" holds gate and up
   // As read_config and config_keys; keys without the architecture in front.
   Status (*read_gguf)(const GgufFile& file, ModelConfig& config) = nullptr;
   std::array<std::string_view, kFamilyKeysMax> gguf_keys = {};
@@ -58,6 +85,9 @@ const Family* family_of_gguf(std::string_view architecture);
 // "LlamaForCausalLM, MistralForCausalLM, ..." and "llama, qwen2, ..." for messages.
 std::string supported_architectures();
 std::string supported_gguf_architectures();
+
+bool is_wrapper(const Family& family);
+std::string text_alone_note(const Family& wrapper);
 
 // "granite.attention.scale" of "attention.scale".
 std::string gguf_key(const ModelConfig& config, std::string_view name);

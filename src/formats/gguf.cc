@@ -55,8 +55,8 @@ const GgmlType kGgmlTypes[] = {{0, "F32", DType::kF32},
                                {7, "Q5_1", DType::kQ5_1},
                                {8, "Q8_0", DType::kQ8_0},
                                {9, "Q8_1", {}},
-                               {10, "Q2_K", {}},
-                               {11, "Q3_K", {}},
+                               {10, "Q2_K", DType::kQ2_K},
+                               {11, "Q3_K", DType::kQ3_K},
                                {12, "Q4_K", DType::kQ4_K},
                                {13, "Q5_K", DType::kQ5_K},
                                {14, "Q6_K", DType::kQ6_K},
@@ -65,10 +65,10 @@ const GgmlType kGgmlTypes[] = {{0, "F32", DType::kF32},
                                {17, "IQ2_XS", {}},
                                {18, "IQ3_XXS", {}},
                                {19, "IQ1_S", {}},
-                               {20, "IQ4_NL", {}},
+                               {20, "IQ4_NL", DType::kIQ4_NL},
                                {21, "IQ3_S", {}},
                                {22, "IQ2_S", {}},
-                               {23, "IQ4_XS", {}},
+                               {23, "IQ4_XS", DType::kIQ4_XS},
                                {24, "I8", {}},
                                {25, "I16", {}},
                                {26, "I32", {}},
@@ -78,7 +78,17 @@ const GgmlType kGgmlTypes[] = {{0, "F32", DType::kF32},
                                {30, "BF16", DType::kBF16},
                                {34, "TQ1_0", {}},
                                {35, "TQ2_0", {}},
-                               {39, "MXFP4", {}}};
+                               {39, "MXFP4", DType::kMXFP4}};
+// "F32, F16 and Q4_0"
+std::string supported_types() {
+  std::vector<std::string> names;
+  for (const GgmlType& type : kGgmlTypes) {
+    if (type.dtype) names.push_back(type.name);
+  }
+  std::string text = names.front();
+  for (size_t i = 1; i < names.size(); ++i) text += (i + 1 < names.size() ? ", " : " and ") + names[i];
+  return text;
+}
 
 class GgufParser {
  public:
@@ -267,9 +277,8 @@ class GgufParser {
                                    [&](const GgmlType& item) { return item.number == number; });
     if (type == std::end(kGgmlTypes) || !type->dtype) {
       const std::string name = type == std::end(kGgmlTypes) ? "number " + std::to_string(number) : type->name;
-      return unsupported(
-          path_ + ": " + what + "is stored in ggml's type " + name +
-          ", which is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are");
+      return unsupported(path_ + ": " + what + "is stored in ggml's type " + name + ", which is not supported; " +
+                         supported_types() + " are");
     }
     info.dtype = *type->dtype;
     const DTypeInfo geometry = dtype_info(info.dtype);

@@ -22,6 +22,7 @@ constexpr Name kLayerNames[] = {
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
     {"attn_v", "self_attn.v_proj"},
+    {"attn_qkv", "self_attn.qkv_proj"},
     {"attn_output", "self_attn.o_proj"},
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
@@ -57,6 +58,7 @@ class ConfigReader {
                          " (Mistral is llama there)");
     }
     config_.architecture = family_->name;
+    if (is_wrapper(*family_)) notes_.push_back(text_alone_note(*family_));
     TRY(refuse_unsupported());
     TRY(read_sizes());
     TRY(read_rope());
@@ -124,13 +126,17 @@ class ConfigReader {
                          " and " + std::to_string(*v_length) + ") are not supported");
     }
     TRY_ASSIGN(const auto rotated, file_.integer(key("rope.dimension_count"), 1, kMaxDim));
-    if (rotated && *rotated != config_.head_dim) {
+    if (rotated && family_->rotary_factor > 0) {
+      config_.rotary_dim = *rotated == config_.head_dim ? 0 : static_cast<int>(*rotated);
+    } else if (rotated && *rotated != config_.head_dim) {
       return unsupported(file_.path + ": rope.dimension_count " + std::to_string(*rotated) +
                          " differs from the head's " + std::to_string(config_.head_dim) +
                          " dimensions; partial rotation is not supported");
     }
-    TRY_ASSIGN(const auto eps, file_.real(key("attention.layer_norm_rms_epsilon")));
-    if (!eps) return corrupt(file_.path + ": lacks " + key("attention.layer_norm_rms_epsilon"));
+    const char* const epsilon =
+        family_->centred_norms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+    TRY_ASSIGN(const auto eps, file_.real(key(epsilon)));
+    if (!eps) return corrupt(file_.path + ": lacks " + key(epsilon));
     // Stored as f32: 1e-5 comes back as 9.99999974738e-06, which is what the reference
     // computes with.
     config_.rms_eps = *eps;
@@ -142,7 +148,9 @@ class ConfigReader {
       return corrupt(file_.path + ": has an impossible vocabulary of " + std::to_string(embed->shape[0]));
     config_.vocab = static_cast<int>(embed->shape[0]);
     config_.dtype = embed->dtype;
-    if (const TensorInfo* q = file_.index.find("blk.0.attn_q.weight")) config_.dtype = q->dtype;
+    for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_qkv.weight"}) {
+      if (const TensorInfo* q = file_.index.find(name)) config_.dtype = q->dtype;
+    }
     return {};
   }
 
@@ -163,7 +171,7 @@ class ConfigReader {
       return unsupported(file_.path + ": the rope scaling \"" + kind->substr(0, 60) +
                          "\" is not supported; supported are none, linear and yarn");
     }
-    if (scaling.kind == RopeScalingKind::kNone) return {};
+    if (scaling.kind == RopeScalingKind::kNone) return read_long_rope();
     scaling.factor = factor.value_or(1.0);
     if (!(scaling.factor > 0)) return corrupt(file_.path + ": rope.scaling.factor must be above 0");
     TRY_ASSIGN(const auto original, file_.integer(key("rope.scaling.original_context_length"), 1, int64_t{1} << 30));
@@ -186,16 +194,31 @@ class ConfigReader {
     return {};
   }
 
+  // What tensors with the factors of longrope (base_model.cc) do not say.
+  Status read_long_rope() {
+    if (file_.index.find("rope_factors_long.weight") == nullptr) return {};
+    RopeScaling& scaling = config_.rope_scaling;
+    TRY_ASSIGN(const auto original, file_.integer(key("rope.scaling.original_context_length"), 1, kMaxPosition));
+    TRY_ASSIGN(const auto attention, file_.real(key("rope.scaling.attn_factor")));
+    if (attention && !(*attention > 0 && *attention < 1e6))
+      return corrupt(file_.path + ": " + key("rope.scaling.attn_factor") + " must lie above 0 and below 1e6");
+    scaling.original_max_position = original.value_or(0);
+    scaling.attention_factor = attention.value_or(1.0);
+    return {};
+  }
+
   Status read_window() {
     config_.sliding.assign(static_cast<size_t>(config_.layers), 0);
+    const auto& own = family_->gguf_keys;
+    if (std::find(own.begin(), own.end(), "attention.sliding_window") != own.end()) return {};
     TRY_ASSIGN(const auto window, file_.integer(key("attention.sliding_window"), 0, int64_t{1} << 30));
     if (window.value_or(0) == 0) return {};
     if (file_.find(key("attention.sliding_window_pattern"))) {
       return unsupported(file_.path + ": " + key("attention.sliding_window_pattern") + " is not supported");
     }
-    // llama.cpp ignores the window of these architectures; Mistral trains with
-    // it in every layer.
-    if (config_.architecture == "llama") {
+    // llama.cpp ignores the window of these architectures; those that have one were
+    // trained with it in every layer.
+    if (config_.architecture == "llama" || family_->window_always) {
       std::fill(config_.sliding.begin(), config_.sliding.end(), static_cast<int32_t>(*window));
     } else {
       notes_.push_back("The file states a sliding window of " + std::to_string(*window) +
@@ -208,10 +231,11 @@ class ConfigReader {
   Status read_presence() {
     const auto has = [&](const char* name) { return file_.index.find(name) != nullptr; };
     config_.tied_head = !has("output.weight");
-    config_.qkv_bias = has("blk.0.attn_q.bias");
+    config_.qkv_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
     config_.o_bias = has("blk.0.attn_output.bias");
     config_.mlp_bias = has("blk.0.ffn_gate.bias");
     if (family_->qk_norm) use_qk_norms(config_);
+    config_.centred_norms = family_->centred_norms;
     return {};
   }
 
@@ -357,6 +381,9 @@ std::string canonical_name(std::string_view gguf_name, const ModelConfig& config
   if (error != std::errc() || layer < 0 || end == module.data() + module.size() || *end != '.') return "";
   if (module[0] == '0' && end != module.data() + 1) return "";  // "01" would be layer 1 a second time
   module.remove_prefix(static_cast<size_t>(end - module.data()) + 1);
+  const Family* const family = family_of_type(config.architecture);
+  if (module == "ffn_up" && family != nullptr && family->gguf_fused_up)
+    return "model.layers." + std::to_string(layer) + ".mlp.gate_up_proj" + std::string(kind);
   for (const Name& name : kLayerNames) {
     if (module == name.gguf) return "model.layers." + std::to_string(layer) + "." + name.ours + std::string(kind);
   }

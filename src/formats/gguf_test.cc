@@ -188,7 +188,10 @@ TEST(Gguf, RefusesByName) {
   };
   EXPECT_NE(error(Writer(1)).find("version 1"), std::string::npos);
   EXPECT_NE(error(Writer(0x03000000)).find("big-endian"), std::string::npos);
-  EXPECT_NE(error(Writer().tensor("x.y", {256}, 10, 84)).find("Q2_K"), std::string::npos);
+  const std::string unknown = error(Writer().tensor("x.y", {256}, 16, 66));
+  EXPECT_NE(unknown.find("IQ2_XXS"), std::string::npos);
+  for (const char* name : {"F32", "Q8_0", "Q2_K", "Q3_K", "Q6_K", "IQ4_NL", "IQ4_XS", "BF16 and MXFP4 are"})
+    EXPECT_NE(unknown.find(name), std::string::npos) << unknown;
   EXPECT_NE(error(Writer().tensor("x.y", {256}, 77, 84)).find("x.y"), std::string::npos);
   EXPECT_NE(error(Writer().tensor("x.y", {33}, 8, 68)).find("blocks"), std::string::npos);
   EXPECT_NE(error(Writer().number("k", 1).number("k", 1)).find("twice"), std::string::npos);
@@ -275,13 +278,33 @@ TEST(Gguf, RopeScaling) {
   EXPECT_FALSE(open(add_tensors(wrong).tensor("rope_freqs.weight", {3}, 0, 12)).ok());
 }
 
+TEST(Gguf, FactorsForShortAndForLongTextsAreBothThereAndFit) {
+  const std::string good = Writer::raw(2.0f) + Writer::raw(4.0f), zero = Writer::raw(0.0f) + Writer::raw(4.0f);
+  const auto with = [](const std::string& of_short, const std::string& of_long) {
+    Writer writer = model_metadata();
+    writer.number("llama.rope.scaling.original_context_length", 32);
+    add_tensors(writer);
+    if (!of_short.empty()) writer.tensor("rope_factors_short.weight", {of_short.size() / 4}, 0, of_short);
+    if (!of_long.empty()) writer.tensor("rope_factors_long.weight", {of_long.size() / 4}, 0, of_long);
+    return open(writer);
+  };
+  const auto model = with(good, good);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ(model->config.rope_scaling.kind, RopeScalingKind::kLongRope);
+  EXPECT_EQ(model->config.rope_scaling.long_factors, (std::vector<float>{2, 4}));
+  EXPECT_FALSE(with(good, "").ok());
+  EXPECT_FALSE(with("", good).ok());
+  EXPECT_FALSE(with(good, zero).ok());
+  EXPECT_FALSE(with(good, good + Writer::raw(1.0f)).ok());
+}
+
 TEST(Gguf, RefusesOtherModels) {
   const auto error = [](const Writer& writer) {
     auto model = open(writer);
     EXPECT_FALSE(model.ok());
     return model.ok() ? "" : model.error().message;
   };
-  EXPECT_NE(error(Writer().string("general.architecture", "gemma")).find("gemma"), std::string::npos);
+  EXPECT_NE(error(Writer().string("general.architecture", "falcon")).find("falcon"), std::string::npos);
   EXPECT_NE(error(Writer().string("general.type", "adapter").string("general.architecture", "llama")).find("--adapter"),
             std::string::npos);
   Writer extra = model_metadata();
@@ -385,13 +408,13 @@ TEST(Gguf, PartsMustBelongTogether) {
 
 TEST(Gguf, PermutationRoundTrip) {
   // head_dim 4: file rows 0,1,2,3 of a head are ours 0,2,1,3.
-  EXPECT_EQ(qk_row(0, 4), 0);
-  EXPECT_EQ(qk_row(1, 4), 2);
-  EXPECT_EQ(qk_row(2, 4), 1);
-  EXPECT_EQ(qk_row(7, 4), 7);
+  EXPECT_EQ(qk_row(0, 4, 4), 0);
+  EXPECT_EQ(qk_row(1, 4, 4), 2);
+  EXPECT_EQ(qk_row(2, 4, 4), 1);
+  EXPECT_EQ(qk_row(7, 4, 4), 7);
   for (int64_t dim : {2, 4, 6, 64, 128}) {
     std::vector<bool> seen(static_cast<size_t>(3 * dim));
-    for (int64_t row = 0; row < 3 * dim; ++row) seen[static_cast<size_t>(qk_row(row, dim))] = true;
+    for (int64_t row = 0; row < 3 * dim; ++row) seen[static_cast<size_t>(qk_row(row, dim, dim))] = true;
     EXPECT_EQ(std::count(seen.begin(), seen.end(), true), 3 * dim);
   }
 }

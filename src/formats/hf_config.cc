@@ -10,6 +10,7 @@
 #include "formats/hf_rope.h"
 #include "formats/json_util.h"
 #include "formats/words.h"
+#include "formats/wrapped_model.h"
 
 namespace loralei {
 
@@ -41,6 +42,17 @@ Result<int> need_int(const Json& root, const char* key, int64_t high, const std:
   return static_cast<int>(*value);
 }
 
+// Of so many layers the last is full; the key counts where the family has it.
+Result<int64_t> window_period(const Json& root, const Family& family, const std::string& path) {
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    const auto& own = family.config_keys;
+    if (std::find(own.begin(), own.end(), key) == own.end()) continue;
+    TRY_ASSIGN(const auto period, json_int(root, key, 1, kMaxLayers, path));
+    if (period) return *period;
+  }
+  return family.window_period;
+}
+
 Status read_windows(const Json& root, const Family& family, ModelConfig& config, const std::string& path) {
   config.sliding.assign(static_cast<size_t>(config.layers), 0);
   TRY_ASSIGN(const auto stated, json_int(root, "sliding_window", 1, kMaxPosition, path));
@@ -49,8 +61,10 @@ Status read_windows(const Json& root, const Family& family, ModelConfig& config,
   const bool llama = std::string_view(family.name) == "llama";
   if (llama && stated) return refused_value(path, "sliding_window", root["sliding_window"], "Llama has none");
   // 0: no window. The classes that have one default to 4096; a null switches it off.
-  int64_t window = llama ? 0 : root.contains("sliding_window") ? stated.value_or(0) : 4096;
-  if (!family.window_always && !use.value_or(false)) window = 0;
+  int64_t window = llama ? 0 : root.contains("sliding_window") ? stated.value_or(0) : family.window;
+  const bool by_period = family.window_period > 0;
+  if (!family.window_always && !by_period && !use.value_or(false)) window = 0;
+  TRY_ASSIGN(const int64_t period, window_period(root, family, path));
   const Json* types = json_find(root, "layer_types");
   if (types) {
     if (!types->is_array() || types->size() != static_cast<size_t>(config.layers)) {
@@ -59,7 +73,8 @@ Status read_windows(const Json& root, const Family& family, ModelConfig& config,
     }
   }
   for (int layer = 0; layer < config.layers; ++layer) {
-    bool sliding = window > 0 && (family.window_always || layer >= from_layer.value_or(28));
+    bool sliding = by_period ? (layer + 1) % period != 0
+                             : window > 0 && (family.window_always || layer >= from_layer.value_or(28));
     if (types) {
       const Json& type = (*types)[static_cast<size_t>(layer)];
       const bool full = type == "full_attention";
@@ -70,10 +85,11 @@ Status read_windows(const Json& root, const Family& family, ModelConfig& config,
       if (family.window_always && full == sliding) {
         return unsupported(path + ": \"layer_types\" contradicts \"sliding_window\" in layer " + std::to_string(layer));
       }
-      if (!full && window == 0)
-        return corrupt(path + ": \"layer_types\" asks for sliding attention, but there is no window size in effect");
       sliding = !full;
     }
+    if (sliding && window == 0)
+      return corrupt(path + ": layer " + std::to_string(layer) +
+                     " has sliding attention (\"layer_types\"), but no \"sliding_window\" is in effect");
     if (sliding) config.sliding[static_cast<size_t>(layer)] = static_cast<int32_t>(window);
   }
   return {};
@@ -113,19 +129,32 @@ Status read_shape(const Json& root, const Family& family, ModelConfig& config, c
   return {};
 }
 
+Status read_activation(const Json& root, const Family& family, ModelConfig& config, const std::string& path) {
+  config.activation = family.activation;
+  const std::string key(family.activation_key);
+  TRY_ASSIGN(const auto name, json_string(root, key.c_str(), path));
+  if (!name) return {};
+  if (*name == "silu" || *name == "swish")
+    config.activation = Activation::kSilu;
+  else if (*name == "gelu_pytorch_tanh" || (*name == "gelu" && family.gelu_by_tanh))
+    config.activation = Activation::kGeluTanh;
+  else
+    return refused_value(path, key, Json(*name), "only silu and gelu_pytorch_tanh are");
+  return {};
+}
+
 Status read_flags(const Json& root, const Family& family, ModelConfig& config, const std::string& path) {
   TRY_ASSIGN(const auto tied, json_bool(root, "tie_word_embeddings", path));
-  config.tied_head = tied.value_or(false);
+  config.tied_head = tied.value_or(family.tied_head);
   TRY_ASSIGN(const auto attention_bias, json_bool(root, "attention_bias", path));
   TRY_ASSIGN(const auto mlp_bias, json_bool(root, "mlp_bias", path));
-  config.qkv_bias = family.qkv_bias || (family.attention_bias && attention_bias.value_or(false));
-  config.o_bias = family.attention_bias && attention_bias.value_or(false);
+  const bool biased = family.attention_bias && attention_bias.value_or(family.attention_bias_default);
+  config.qkv_bias = family.qkv_bias || biased;
+  config.o_bias = family.o_bias && biased;
   config.mlp_bias = family.mlp_bias && mlp_bias.value_or(false);
   if (family.qk_norm) use_qk_norms(config);
-  TRY_ASSIGN(const auto activation, json_string(root, "hidden_act", path));
-  if (activation.value_or("silu") != "silu" && activation != "swish") {
-    return refused_value(path, "hidden_act", Json(*activation), "only silu is");
-  }
+  config.centred_norms = family.centred_norms;
+  TRY(read_activation(root, family, config, path));
   for (const char* key : {"torch_dtype", "dtype"}) {
     TRY_ASSIGN(const auto dtype, json_string(root, key, path));
     if (!dtype) continue;
@@ -144,6 +173,27 @@ Status read_sampling(const Json& root, const char* key, double low, double high,
   if (!value || (*value >= low && *value <= high)) return {};
   return corrupt(path + ": \"" + key + "\" must lie between " + json_brief(low) + " and " + json_brief(high) +
                  ", but it is " + json_brief(*value) + "; correct the file");
+}
+
+// What reading alone does not say.
+Status check_rope(const ModelConfig& config, const std::string& path) {
+  if (config.rotary_dim != 0 &&
+      (config.rotary_dim < 2 || config.rotary_dim % 2 != 0 || config.rotary_dim >= config.head_dim)) {
+    return corrupt(path + ": of each head's " + std::to_string(config.head_dim) + " numbers " +
+                   std::to_string(config.rotary_dim) + " are turned; an even number above 0 can be");
+  }
+  const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.kind != RopeScalingKind::kLongRope) return {};
+  const auto pairs = static_cast<size_t>(rotary_dim_of(config)) / 2;
+  if (scaling.short_factors.size() != pairs || scaling.long_factors.size() != pairs) {
+    return corrupt(path + ": its rope scaling must have " + std::to_string(pairs) +
+                   " short factors and as many long ones, one for each pair that is turned, but it has " +
+                   std::to_string(scaling.short_factors.size()) + " and " +
+                   std::to_string(scaling.long_factors.size()));
+  }
+  if (original_position_of(config) < 2)
+    return corrupt(path + ": the length that its rope scaling begins at must be above 1");
+  return {};
 }
 
 }  // namespace
@@ -166,7 +216,11 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
     return unsupported(path + ": head_dim " + std::to_string(config.head_dim) +
                        " is odd, so rotary embedding is not defined");
   }
-  if (config.head_dim == 2 && config.rope_scaling.kind == RopeScalingKind::kDynamic) {
+  TRY(check_rope(config, path));
+  if (config.sliding_rope) TRY(check_rope(with_sliding_rope(config), path));
+  const bool dynamic = config.rope_scaling.kind == RopeScalingKind::kDynamic ||
+                       (config.sliding_rope && config.sliding_rope->scaling.kind == RopeScalingKind::kDynamic);
+  if (config.head_dim == 2 && dynamic) {
     return unsupported(
         path + ": the rope type \"dynamic\" is not defined for head_dim 2; its exponent is head_dim / (head_dim - 2)");
   }
@@ -181,25 +235,37 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
       return corrupt(path + ": a multiplier of the model must lie between 1e-6 and 1e6, but one is " +
                      std::to_string(scale));
   }
+  for (const double cap : {config.attention_cap, config.logits_cap}) {
+    if (cap != 0 && !(cap >= 1e-3 && cap <= 1e6))
+      return corrupt(path + ": a cap of scores or logits must lie between 1e-3 and 1e6, but one is " +
+                     std::to_string(cap));
+  }
   CHECK(config.sliding.size() == static_cast<size_t>(config.layers));
   CHECK(config.unturned.empty() || config.unturned.size() == static_cast<size_t>(config.layers));
   return {};
 }
 
 Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path) {
-  TRY_ASSIGN(const Json root, parse_json_object(json, path, kMaxConfigBytes));
+  TRY_ASSIGN(Json root, parse_json_object(json, path, kMaxConfigBytes));
   if (root.contains("peft_type")) {
     return invalid_argument(path +
                             ": belongs to an adapter, not to a model; serve its base model with --adapter NAME=PATH");
   }
   TRY_ASSIGN(const Family* family, find_family(root, path));
   HfConfig result;
+  result.config.architecture = family->name;
+  if (is_wrapper(*family)) {
+    result.notes.push_back(text_alone_note(*family));
+    TRY_ASSIGN(InnerModel text, inner_model_of(root, *family, path));
+    root = std::move(text.config);
+    family = text.family;
+  }
   TRY(check_other_keys(root, *family, path, result.notes));
+  TRY_ASSIGN(result.quant, parse_quant_config(root, path, result.notes));
   ModelConfig& config = result.config;
-  config.architecture = family->name;
   TRY(read_shape(root, *family, config, path));
   TRY(read_flags(root, *family, config, path));
-  TRY(read_rope(root, config, path));
+  TRY(read_rope(root, *family, config, path));
   TRY(read_windows(root, *family, config, path));
   if (family->read_config != nullptr) TRY(family->read_config(root, config, path));
   TRY_ASSIGN(config.eos, read_ends(root, config.vocab, path));

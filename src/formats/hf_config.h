@@ -16,11 +16,13 @@
 
 #include "base/result.h"
 #include "formats/base_model.h"
+#include "formats/quant_config.h"
 
 namespace loralei {
 
 struct HfConfig {
   ModelConfig config;
+  QuantConfig quant;
   std::vector<std::string> notes;
 };
 

@@ -176,7 +176,7 @@ TEST(HfConfig, RefusesByNameWhatChangesTheResult) {
                       {"use_qk_norm", true},
                       {"hidden_act", "gelu"},
                       {"no_rope_layers", {1, 0}},
-                      {"quantization_config", {{"quant_method", "gptq"}}}};
+                      {"quantization_config", {{"quant_method", "bitsandbytes"}}}};
   for (const auto& [key, value] : cases.items()) {
     EXPECT_NE(refusal(with(llama(), {{key, value}})).find("\"" + key + "\""), std::string::npos) << key;
   }
@@ -231,6 +231,219 @@ TEST(HfConfig, Olmo2HasItsNormsElsewhere) {
   EXPECT_EQ(norm_width(olmo2, LayerNorm::kK), 16);
   EXPECT_EQ(norm_width(read(of("Qwen3ForCausalLM", {{"head_dim", 8}})), LayerNorm::kQ), 8);
   EXPECT_EQ(norm_width(read(llama()), LayerNorm::kAttentionOut), 0);
+}
+
+TEST(HfConfig, Phi3TurnsPartsOfHeadsByFactorsForShortAndForLongTexts) {
+  const Json factors = {1.0, 1.5, 2.0};
+  const Json rope = {{"type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}};
+  const auto phi3 = [&](const Json& more) {
+    return with(of("Phi3ForCausalLM", {{"partial_rotary_factor", 0.75}, {"rope_scaling", rope}}), more);
+  };
+  const ModelConfig config = read(phi3({{"max_position_embeddings", 131072}}));
+  EXPECT_EQ(config.rotary_dim, 6);
+  EXPECT_EQ(config.rope_scaling.kind, RopeScalingKind::kLongRope);
+  EXPECT_EQ(config.rope_scaling.original_max_position, 4096) << "as its class has it";
+  EXPECT_EQ(positions_reached(config), 131072);
+  EXPECT_EQ(read(phi3({{"original_max_position_embeddings", 512}})).rope_scaling.original_max_position, 512);
+  EXPECT_EQ(config.sliding, (std::vector<int32_t>{0, 0, 0}));
+  EXPECT_EQ(read(phi3({{"sliding_window", 2047}})).sliding, (std::vector<int32_t>{2047, 2047, 2047}));
+  for (const char* old : {"su", "yarn"}) {
+    Json named = rope;
+    named["type"] = old;
+    EXPECT_EQ(read(phi3({{"rope_scaling", named}})).rope_scaling.kind, RopeScalingKind::kLongRope);
+  }
+  const auto with_rope = [&](const char* key, const Json& value) {
+    Json changed = rope;
+    changed[key] = value;
+    return phi3({{"rope_scaling", changed}});
+  };
+  for (const char* list : {"short_factor", "long_factor"}) {
+    for (const Json& value : {Json(), Json(1), Json("x"), Json::array(), Json{1, 1}, Json{1, 1, 0}, Json{1, 1, -1},
+                              Json{1, 1, "1"}, Json{1, 1, 1e300}, Json{1, 1, 1, 1}, Json{{"a", 1}}})
+      EXPECT_NE(refusal(with_rope(list, value)).find("factor"), std::string::npos) << value.dump();
+  }
+  for (const Json& value : {Json(0), Json(-1), Json("x"), Json(1e300)}) refusal(with_rope("attention_factor", value));
+  refusal(with_rope("factor", -2));
+  refusal(with_rope("short_mscale", 1.2));
+  refusal(phi3({{"original_max_position_embeddings", 1}}));
+  for (const Json& value : {Json(0), Json(-0.5), Json(1.25), Json("1"), Json(0.1), Json(0.4), Json(1e-300)})
+    refusal(of("Phi3ForCausalLM", {{"partial_rotary_factor", value}}));
+  EXPECT_EQ(read(of("Phi3ForCausalLM", {{"partial_rotary_factor", 1}})).rotary_dim, 0);
+}
+
+TEST(HfConfig, GlmTurnsHalfOfEachHeadAndMayHaveNormsBehind) {
+  const ModelConfig glm = read(of("GlmForCausalLM", {{"head_dim", 16}}));
+  EXPECT_EQ(glm.rotary_dim, 8);
+  EXPECT_TRUE(glm.qkv_bias);
+  EXPECT_FALSE(glm.o_bias);
+  EXPECT_FALSE(has_norm(glm, LayerNorm::kAttentionOut));
+  EXPECT_FALSE(read(of("GlmForCausalLM", {{"attention_bias", false}})).qkv_bias);
+  const ModelConfig glm4 = read(of("Glm4ForCausalLM", {{"head_dim", 16}, {"partial_rotary_factor", 0.25}}));
+  EXPECT_EQ(glm4.rotary_dim, 4);
+  for (const LayerNorm norm : {LayerNorm::kInput, LayerNorm::kAttentionOut, LayerNorm::kFfnInput, LayerNorm::kFfnOut})
+    EXPECT_TRUE(has_norm(glm4, norm));
+}
+
+TEST(HfConfig, Starcoder2HasCentredNormsAndNoGate) {
+  const ModelConfig config = read(of("Starcoder2ForCausalLM", {{"norm_epsilon", 1e-3}}));
+  EXPECT_TRUE(config.centred_norms && config.tied_head && config.qkv_bias && config.o_bias && config.mlp_bias);
+  EXPECT_FALSE(config.gated);
+  EXPECT_EQ(config.activation, Activation::kGeluTanh);
+  EXPECT_EQ(config.rms_eps, 1e-3);
+  EXPECT_EQ(config.sliding, (std::vector<int32_t>{0, 0, 0}));
+  EXPECT_FALSE(read(of("Starcoder2ForCausalLM", {{"use_bias", false}})).mlp_bias);
+  for (const Json& value : {Json(0), Json(-1), Json(2), Json("x")})
+    refusal(of("Starcoder2ForCausalLM", {{"norm_epsilon", value}}));
+  refusal(of("Starcoder2ForCausalLM", {{"hidden_act", "relu"}}));
+}
+
+TEST(HfConfig, WrappersHaveATextModelInside) {
+  Json text = llama();
+  text.erase("architectures");
+  text["model_type"] = "mistral";
+  text["sliding_window"] = nullptr;
+  const Json mistral3 = {{"architectures", {"Mistral3ForConditionalGeneration"}},
+                         {"text_config", text},
+                         {"vision_config", {{"model_type", "pixtral"}}},
+                         {"eos_token_id", 5}};
+  const auto parsed = parse_hf_config(mistral3.dump(), "config.json");
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  EXPECT_EQ(parsed->config.architecture, "mistral3");
+  EXPECT_EQ(parsed->config.eos, (std::vector<TokenId>{5}));
+  ASSERT_EQ(parsed->notes.size(), 1u);
+  EXPECT_NE(parsed->notes[0].find("images"), std::string::npos);
+  const auto inside = [&](const char* key, const Json& value) {
+    Json changed = mistral3;
+    changed["text_config"][key] = value;
+    return changed;
+  };
+  EXPECT_NE(refusal(inside("model_type", "ministral3")).find("ministral3"), std::string::npos);
+  refusal(inside("clip_qkv", 3));
+  refusal(inside("hidden_size", 0));
+  for (const Json& value : {Json(1), Json("x"), Json::array()}) refusal(with(mistral3, {{"text_config", value}}));
+  refusal(with(mistral3, {{"quantization_config", {{"quant_method", "awq"}}}}));
+  // All keys in one object, as files of Qwen have it.
+  const Json flat =
+      of("Qwen2_5_VLForConditionalGeneration", {{"vision_config", {{"depth", 2}}},
+                                                {"image_token_id", 9},
+                                                {"rope_scaling", {{"type", "mrope"}, {"mrope_section", {1, 1, 2}}}}});
+  const ModelConfig qwen = read(flat);
+  EXPECT_EQ(qwen.rope_scaling.kind, RopeScalingKind::kNone);
+  EXPECT_TRUE(qwen.qkv_bias);
+  refusal(with(llama(), {{"rope_scaling", {{"type", "mrope"}, {"mrope_section", {1, 1, 2}}}}}));
+  Json nested = {{"architectures", {"Qwen3VLForConditionalGeneration"}}, {"text_config", llama()}};
+  nested["text_config"]["model_type"] = "qwen3_vl_text";
+  nested["text_config"]["rope_scaling"] = {{"rope_type", "default"}, {"mrope_interleaved", true}};
+  EXPECT_TRUE(has_norm(read(nested), LayerNorm::kQ));
+}
+
+TEST(HfConfig, GemmaDefaultsAreThoseOfTheClass) {
+  const ModelConfig gemma = read(of("GemmaForCausalLM", {{"hidden_act", "gelu"}}));
+  EXPECT_TRUE(gemma.norm_plus_one && gemma.tied_head);
+  EXPECT_EQ(gemma.activation, Activation::kGeluTanh) << "whatever the oldest files call it";
+  EXPECT_EQ(gemma.embed_scale, 5.65625) << "32^1/2 in bf16";
+  EXPECT_EQ(read(of("GemmaForCausalLM", {{"torch_dtype", "float32"}})).embed_scale,
+            static_cast<double>(std::sqrt(32.0f)));
+  EXPECT_EQ(gemma.head_dim, 256);
+  EXPECT_EQ(attention_scale_of(gemma), 1 / 16.0);
+  EXPECT_EQ(gemma.attention_cap, 0);
+  EXPECT_FALSE(read(of("GemmaForCausalLM", {{"tie_word_embeddings", false}})).tied_head);
+  EXPECT_EQ(read(of("GemmaForCausalLM")).sliding, (std::vector<int32_t>{0, 0, 0}));
+
+  const ModelConfig gemma2 = read(of("Gemma2ForCausalLM"));
+  EXPECT_EQ(gemma2.attention_cap, 50);
+  EXPECT_EQ(gemma2.logits_cap, 30);
+  EXPECT_EQ(gemma2.attention_scale, 1 / 16.0) << "query_pre_attn_scalar is 256";
+  EXPECT_EQ(gemma2.sliding, (std::vector<int32_t>{4096, 0, 4096}));
+  for (const LayerNorm norm : {LayerNorm::kInput, LayerNorm::kAttentionOut, LayerNorm::kFfnInput, LayerNorm::kFfnOut})
+    EXPECT_EQ(norm_width(gemma2, norm), 32);
+  EXPECT_FALSE(has_norm(gemma2, LayerNorm::kQ) || gemma2.sliding_rope.has_value());
+  const ModelConfig uncapped =
+      read(of("Gemma2ForCausalLM", {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr}}));
+  EXPECT_TRUE(uncapped.attention_cap == 0 && uncapped.logits_cap == 0);
+  EXPECT_EQ(read(of("Gemma2ForCausalLM", {{"query_pre_attn_scalar", 144}})).attention_scale, 1 / 12.0);
+
+  const ModelConfig gemma3 = read(of("Gemma3ForCausalLM", {{"num_hidden_layers", 7}}));
+  EXPECT_EQ(gemma3.sliding, (std::vector<int32_t>{4096, 4096, 4096, 4096, 4096, 0, 4096}));
+  EXPECT_TRUE(gemma3.attention_cap == 0 && gemma3.logits_cap == 0 && has_norm(gemma3, LayerNorm::kQ));
+  EXPECT_EQ(gemma3.rope_theta, 1e6);
+  EXPECT_EQ(gemma3.sliding_rope, (LayerRope{10000.0, {}}));
+  EXPECT_TRUE(has_sliding_rope(gemma3, 0) && !has_sliding_rope(gemma3, 5));
+  EXPECT_EQ(with_sliding_rope(gemma3).rope_theta, 10000.0);
+}
+
+TEST(HfConfig, GemmaRefusesWhatIsImpossible) {
+  for (const char* name : {"Gemma2ForCausalLM", "Gemma3ForCausalLM"}) {
+    for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"}) {
+      for (const Json& value : {Json(0), Json(-1), Json(1e300), Json("1"), Json::array({1}), Json(1e-300)})
+        refusal(of(name, {{key, value}}));
+    }
+    refusal(of(name, {{"hidden_activation", "gelu"}}));  // not the tanh form
+    refusal(of(name, {{"use_bidirectional_attention", true}}));
+    refusal(of(name, {{"sliding_window", nullptr}}));
+    refusal(of(name, {{"sliding_window", 0}}));
+    refusal(of(name, {{"layer_types", {"full_attention"}}}));
+    refusal(of(name, {{"layer_types", {"full_attention", "chunked_attention", "full_attention"}}}));
+  }
+  for (const Json& value : {Json(0), Json(-1), Json("6"), Json(1e9)})
+    refusal(of("Gemma3ForCausalLM", {{"sliding_window_pattern", value}}));
+  for (const Json& value : {Json(0), Json(-1), Json("x")})
+    refusal(of("Gemma3ForCausalLM", {{"rope_local_base_freq", value}}));
+  refusal(of("GemmaForCausalLM", {{"hidden_activation", "relu"}}));
+  refusal(with(llama(), {{"attn_logit_softcapping", 50}}));
+  refusal(with(llama(), {{"query_pre_attn_scalar", 256}}));
+}
+
+TEST(HfConfig, LayersWithAWindowMayHaveARopeOfTheirOwn) {
+  using Windows = std::vector<int32_t>;
+  const Json window = {{"sliding_window", 8}, {"sliding_window_pattern", 2}, {"rope_local_base_freq", 77.0}};
+  const ModelConfig old =
+      read(of("Gemma3ForCausalLM",
+              with(window, {{"rope_theta", 5e5}, {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8}}}})));
+  EXPECT_EQ(old.sliding, (Windows{8, 0, 8}));
+  EXPECT_EQ(old.rope_theta, 5e5);
+  EXPECT_EQ(old.rope_scaling.kind, RopeScalingKind::kLinear);
+  EXPECT_EQ(old.sliding_rope, (LayerRope{77.0, {}})) << "the scaling is of the other layers alone";
+  const Json both = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 3000.0}}},
+                     {"sliding_attention", {{"rope_type", "linear"}, {"factor", 2}, {"rope_theta", 40.0}}}};
+  const ModelConfig nested = read(of("Gemma3ForCausalLM", with(window, {{"rope_parameters", both}})));
+  EXPECT_EQ(nested.rope_theta, 3000.0);
+  EXPECT_EQ(nested.rope_scaling.kind, RopeScalingKind::kNone);
+  EXPECT_EQ(nested.sliding_rope->theta, 40.0);
+  EXPECT_EQ(nested.sliding_rope->scaling.kind, RopeScalingKind::kLinear);
+  const ModelConfig typed =
+      read(of("Gemma3ForCausalLM",
+              with(window, {{"layer_types", {"full_attention", "sliding_attention", "sliding_attention"}}})));
+  EXPECT_EQ(typed.sliding, (Windows{0, 8, 8}));
+  EXPECT_EQ(read(of("Gemma3ForCausalLM", {{"_sliding_window_pattern", 1}})).sliding, (Windows{0, 0, 0}));
+
+  const ModelConfig olmo3 = read(of("Olmo3ForCausalLM", {{"num_hidden_layers", 4}}));
+  EXPECT_EQ(olmo3.sliding, (Windows{4096, 4096, 4096, 0}));
+  EXPECT_EQ(olmo3.rope_theta, 500000.0);
+  EXPECT_FALSE(olmo3.sliding_rope) << "all layers are turned alike";
+  EXPECT_EQ(norm_width(olmo3, LayerNorm::kQ), 32) << "all heads together";
+  const Json yarn = {
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8}, {"original_max_position_embeddings", 64}}}};
+  const ModelConfig stretched = read(of("Olmo3ForCausalLM", with(yarn, {{"rope_theta", 9000.0}})));
+  EXPECT_EQ(stretched.rope_scaling.kind, RopeScalingKind::kYarn);
+  EXPECT_EQ(positions_reached(stretched), 2048);
+  EXPECT_EQ(stretched.sliding_rope, (LayerRope{9000.0, {}}));
+
+  for (const Json& rope : {Json{{"rope_type", "default"}}, Json{{"full_attention", 3}}, Json("default"),
+                           Json{{"sliding_attention", {{"rope_type", "linear"}}}},
+                           Json{{"full_attention", {{"full_attention", {{"rope_type", "default"}}}}}},
+                           Json{{"chunked_attention", {{"rope_type", "default"}}}}})
+    refusal(of("Gemma3ForCausalLM", {{"rope_parameters", rope}}));
+  refusal(of("Gemma3ForCausalLM", {{"rope_scaling", both}}));
+  for (const char* kind : {"full_attention", "sliding_attention"}) {
+    const Json factors = {1.0, 2.0};  // too few
+    refusal(of("Gemma3ForCausalLM",
+               {{"rope_parameters",
+                 {{kind, {{"rope_type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}}}}}}));
+    refusal(of("Gemma3ForCausalLM",
+               {{"rope_parameters", {{kind, {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}}}}));
+  }
+  refusal(of("Gemma3ForCausalLM", {{"rope_scaling", 4}}));
 }
 
 TEST(HfConfig, RefusesImpossibleSizesAndArchitectures) {

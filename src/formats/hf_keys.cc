@@ -14,7 +14,7 @@ constexpr const char* kKnownKeys[] = {
     "intermediate_size", "vocab_size", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters",
     "max_position_embeddings", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window",
     "use_sliding_window", "max_window_layers", "layer_types", "hidden_act", "bos_token_id", "eos_token_id",
-    "torch_dtype", "dtype",
+    "torch_dtype", "dtype", "quantization_config", "compression_config",
     // no effect on a forward pass
     "model_type", "transformers_version", "use_cache", "initializer_range", "attention_dropout", "hidden_dropout",
     "pretraining_tp", "pad_token_id", "_name_or_path", "name_or_path", "_attn_implementation_autoset", "_commit_hash",
@@ -26,7 +26,7 @@ constexpr const char* kKnownKeys[] = {
     "max_sequence_length", "max_seq_len", "model_max_length", "attention_probs_dropout_prob", "hidden_dropout_prob",
     "embd_pdrop", "resid_pdrop", "attn_pdrop", "tokenizer_model_type", "base_model", "license", "unsloth_version",
     "unsloth_fixed", "_flash_attn_2_enabled", "use_flash_attn", "onnx", "summary_type", "auto_map",
-    "original_max_position_embeddings",
+    "original_max_position_embeddings", "cache_implementation",
     // sampling defaults that old configs held
     "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "do_sample", "max_length",
     "min_length", "num_beams", "num_beam_groups", "num_return_sequences", "diversity_penalty", "early_stopping",
@@ -62,8 +62,6 @@ constexpr NeutralKey kNeutralKeys[] = {{"partial_rotary_factor", 1},
                                        {"n_routed_experts", 0},
                                        {"num_experts_per_tok", 0},
                                        {"moe_intermediate_size", 0},
-                                       {"quantization_config", 0},
-                                       {"compression_config", 0},
                                        {"quantization", 0},
                                        {"use_parallel_residual", 0},
                                        {"parallel_residual", 0},
@@ -91,7 +89,8 @@ constexpr NeutralKey kNeutralKeys[] = {{"partial_rotary_factor", 1},
                                        {"num_nextn_predict_layers", 0},
                                        {"add_qkv_bias", 0},
                                        {"qkv_bias", 0},
-                                       {"use_qkv_bias", 0}};
+                                       {"use_qkv_bias", 0},
+                                       {"use_bidirectional_attention", 0}};
 
 bool is_neutral(const Json& value, double neutral) {
   if (value.is_null()) return true;
@@ -120,11 +119,7 @@ Status check_other_keys(const Json& root, const Family& family, const std::strin
                                       [&](const NeutralKey& rule) { return key == rule.key; });
     if (neutral != std::end(kNeutralKeys)) {
       if (is_neutral(value, neutral->neutral)) continue;
-      const std::string why = key == "quantization_config"
-                                  ? "quantised checkpoints of this kind cannot be read; use the original "
-                                    "weights or a GGUF file"
-                                  : "it changes what the model computes";
-      return refused_value(path, key, value, why);
+      return refused_value(path, key, value, "it changes what the model computes");
     }
     const bool known =
         std::any_of(std::begin(kKnownKeys), std::end(kKnownKeys), [&](const char* name) { return key == name; });

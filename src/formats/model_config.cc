@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/limits.h"
 
@@ -20,6 +21,7 @@ std::string expert_module(int layer, int expert, int part) {
 }
 
 const char* layer_matrix(const ModelConfig& config, int layer, size_t module) {
+  if (!config.gated && module == kLayerMatrices.size() - kSharedExpertMatrices.size()) return nullptr;
   constexpr size_t kFirst = kLayerMatrices.size() - kSharedExpertMatrices.size();
   if (module < kFirst || !has_experts(config, layer)) return kLayerMatrices[module];
   return config.experts.shared_width > 0 ? kSharedExpertMatrices[module - kFirst] : nullptr;
@@ -30,13 +32,13 @@ int64_t positions_reached(const ModelConfig& config) {
   switch (scaling.kind) {
     case RopeScalingKind::kNone:
     case RopeScalingKind::kLlama3:  // max_position counts its factor already
+    case RopeScalingKind::kLongRope:
       return config.max_position;
     case RopeScalingKind::kDynamic:
       return std::max(config.max_position, kMaxModelLen);
     case RopeScalingKind::kLinear:
     case RopeScalingKind::kYarn: {
-      const int64_t trained = scaling.original_max_position > 0 ? scaling.original_max_position : config.max_position;
-      const double stretched = static_cast<double>(trained) * scaling.factor;
+      const double stretched = static_cast<double>(original_position_of(config)) * scaling.factor;
       return std::max(config.max_position, static_cast<int64_t>(std::min(stretched, double{kMaxModelLen})));
     }
   }
@@ -58,6 +60,22 @@ void use_olmo2_norms(ModelConfig& config) {
   config.whole_qk_norm = true;
 }
 
+void use_gemma2_norms(ModelConfig& config) {
+  config.norm_names = {
+      "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm", "", ""};
+}
+
+bool has_sliding_rope(const ModelConfig& config, int layer) {
+  return config.sliding_rope && config.sliding[static_cast<size_t>(layer)] > 0;
+}
+
+ModelConfig with_sliding_rope(ModelConfig config) {
+  LayerRope rope = *std::exchange(config.sliding_rope, std::nullopt);
+  config.rope_theta = rope.theta;
+  config.rope_scaling = std::move(rope.scaling);
+  return config;
+}
+
 int norm_width(const ModelConfig& config, LayerNorm norm) {
   if (!has_norm(config, norm)) return 0;
   switch (norm) {
@@ -68,6 +86,13 @@ int norm_width(const ModelConfig& config, LayerNorm norm) {
     default:
       return config.hidden;
   }
+}
+
+int rotary_dim_of(const ModelConfig& config) { return config.rotary_dim > 0 ? config.rotary_dim : config.head_dim; }
+
+int64_t original_position_of(const ModelConfig& config) {
+  const int64_t stated = config.rope_scaling.original_max_position;
+  return stated > 0 ? stated : config.max_position;
 }
 
 double attention_scale_of(const ModelConfig& config) {

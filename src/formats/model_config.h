@@ -25,24 +25,31 @@
 
 namespace loralei {
 
-enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic };
+enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3, kYarn, kDynamic, kLongRope };
 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
-  double factor = 1.0;
-  int64_t original_max_position = 0;                               // 0: max_position of the model
+  double factor = 1.0;                // longrope, 0: as many times as max_position is above the original one
+  int64_t original_max_position = 0;  // 0: max_position of the model
   double low_freq_factor = 1.0, high_freq_factor = 4.0;            // llama3
   double beta_fast = 32.0, beta_slow = 1.0;                        // yarn
-  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
+  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn; the first of longrope, too
   bool truncate = true;                                            // yarn
   // Ready-made divisors (GGUF rope_freqs.weight): inv_freq[i] = theta^(-2i/d) /
-  // freq_factors[i]. Empty or [head_dim / 2]; kind is kNone then.
+  // freq_factors[i]. Empty or [rotary / 2]; kind is kNone then.
   std::vector<float> freq_factors;
+  // longrope, [rotary / 2]: divisors where no text is longer than the original length,
+  // and where texts may be.
+  std::vector<float> short_factors, long_factors;
+
+  bool operator==(const RopeScaling&) const = default;
 };
 
 struct LayerRope {
   double theta = 10000.0;
   RopeScaling scaling;
+
+  bool operator==(const LayerRope&) const = default;
 };
 
 struct ModelConfig {
@@ -60,7 +67,9 @@ struct ModelConfig {
   // [LayerNorm] their names inside of a layer; empty: the model has none of it.
   std::array<std::string_view, kLayerNorms> norm_names = {
       "input_layernorm", "", "post_attention_layernorm", "", "", ""};
-  bool norm_plus_one = false;    // a norm multiplies with 1 + what the file holds
+  // Norms multiply with 1 + what files of Hugging Face and PEFT hold; GGUF files hold the
+  // sums, and so does all code behind the readers.
+  bool norm_plus_one = false;
   bool centred_norms = false;    // LayerNorm with biases, not RMS norm
   bool whole_qk_norm = false;    // over all heads of a row, not each of them
   std::vector<int32_t> sliding;  // [layers] attention window in tokens, 0 = full attention
@@ -103,10 +112,19 @@ std::string expert_module(int layer, int expert, int part);
 // scaling goes as far as any length.
 int64_t positions_reached(const ModelConfig& config);
 double attention_scale_of(const ModelConfig& config);
+// A layer with a window whose rope is config.sliding_rope.
+bool has_sliding_rope(const ModelConfig& config, int layer);
+// All layers turned as those are; config.sliding_rope is there, and not in the result.
+ModelConfig with_sliding_rope(ModelConfig config);
 bool has_norm(const ModelConfig& config, LayerNorm norm);
-void use_qk_norms(ModelConfig& config);     // of each head
-void use_olmo2_norms(ModelConfig& config);  // behind blocks, and of all queries and keys of a row
+void use_qk_norms(ModelConfig& config);      // of each head
+void use_olmo2_norms(ModelConfig& config);   // behind blocks, and of all queries and keys of a row
+void use_gemma2_norms(ModelConfig& config);  // before and behind each block
 // The numbers of its weight; 0: there is none.
 int norm_width(const ModelConfig& config, LayerNorm norm);
+// How many numbers of each head are turned.
+int rotary_dim_of(const ModelConfig& config);
+// The text length that a model with scaled positions was trained with before.
+int64_t original_position_of(const ModelConfig& config);
 
 }  // namespace loralei

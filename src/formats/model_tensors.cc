@@ -41,15 +41,19 @@ void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>
   linear("self_attn.k_proj", kv, hidden, config.qkv_bias);
   linear("self_attn.v_proj", kv, hidden, config.qkv_bias);
   linear("self_attn.o_proj", hidden, q, config.o_bias);
-  if (const char* const gate = layer_matrix(config, layer, 4)) {
-    linear(gate, config.ffn, hidden, config.mlp_bias);
-    linear(layer_matrix(config, layer, 5), config.ffn, hidden, config.mlp_bias);
-    linear(layer_matrix(config, layer, 6), hidden, config.ffn, config.mlp_bias);
+  for (const size_t module : {4, 5, 6}) {
+    const char* const name = layer_matrix(config, layer, module);
+    if (name == nullptr) continue;
+    const bool down = module == 6;
+    linear(name, down ? hidden : config.ffn, down ? config.ffn : hidden, config.mlp_bias);
   }
   if (has_experts(config, layer)) add_experts(config, layer, list);
   for (size_t norm = 0; norm < kLayerNorms; ++norm) {
-    if (const int width = norm_width(config, static_cast<LayerNorm>(norm)); width > 0)
-      list.push_back({prefix + std::string(config.norm_names[norm]) + ".weight", {width}});
+    const int width = norm_width(config, static_cast<LayerNorm>(norm));
+    if (width == 0) continue;
+    const std::string name = prefix + std::string(config.norm_names[norm]);
+    list.push_back({name + ".weight", {width}});
+    if (config.centred_norms) list.push_back({name + ".bias", {width}});
   }
 }
 
@@ -60,6 +64,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   list.push_back({"model.embed_tokens.weight", {config.vocab, config.hidden}});
   for (int layer = 0; layer < config.layers; ++layer) add_layer(config, layer, list);
   list.push_back({"model.norm.weight", {config.hidden}});
+  if (config.centred_norms) list.push_back({"model.norm.bias", {config.hidden}});
   if (!config.tied_head) list.push_back({"lm_head.weight", {config.vocab, config.hidden}});
   return list;
 }

@@ -35,12 +35,14 @@ Status check_tensors(const ModelConfig& config, const std::vector<ForeignTensor>
 // "[2, 3]" for messages.
 std::string shape_text(const std::vector<int64_t>& shape);
 
-// Row of a q or k projection of a GGUF llama file that holds row `row` of Hugging
-// Face order. In each head such files store the pairs that rotate together next to
-// each other: file row 2i + j is Hugging Face row j * head_dim/2 + i (llama.cpp,
-// convert_hf_to_gguf.py, LlamaModel.permute).
-constexpr int64_t qk_row(int64_t row, int64_t head_dim) {
-  const int64_t head = row / head_dim, inside = row % head_dim, half = head_dim / 2;
+// Row of a q or k projection in interleaved order that holds row `row` of half split
+// order. In each head such files store the pairs that rotate together next to each other:
+// file row 2i + j is half split row j * rotary_dim/2 + i (llama.cpp,
+// convert_hf_to_gguf.py, LlamaModel.permute; GLM's own files). Rows of a head behind
+// rotary_dim are not turned and stay.
+constexpr int64_t qk_row(int64_t row, int64_t head_dim, int64_t rotary_dim) {
+  const int64_t head = row / head_dim, inside = row % head_dim, half = rotary_dim / 2;
+  if (inside >= rotary_dim) return row;
   return head * head_dim + 2 * (inside % half) + inside / half;
 }
 

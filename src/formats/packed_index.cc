@@ -109,7 +109,7 @@ Result<PackedMatrix> parse_matrix(const Json& entry, const std::string& place) {
   matrix.dtype = *known;
   matrix.layout = layout == "plain" ? LayoutId::kPlain : LayoutId::kTile16;
   if (matrix.rows == 0 || matrix.cols == 0 || !fits_blocks(matrix.dtype, matrix.cols) ||
-      (matrix.layout == LayoutId::kTile16 && !is_quantised(matrix.dtype))) {
+      (matrix.layout == LayoutId::kTile16 && !has_tiles(matrix.dtype))) {
     return corrupt(place + " gives '" + matrix.name + "' an impossible shape.");
   }
   if (const Json* shrunk = json_find(entry, "shrunk")) TRY(parse_shrunk(*shrunk, place, matrix));

@@ -80,7 +80,8 @@ class PeftMatcher {
   Result<double> scaling(const std::string& key);
   // Whether modules_to_save means this module (PEFT compares the end of the name).
   bool saves(const std::string& key) const;
-  // Whether target_parameters means this one ("model.layers.3.mlp.experts.down_proj").
+  // Whether target_parameters means this parameter
+  // ("model.layers.3.mlp.experts.down_proj").
   bool targets_parameter(const std::string& key);
   std::vector<std::string> unused_parameters() const;  // that meant nothing asked about so far
   // Entries of a target_modules list that matched nothing asked about so far.

@@ -11,6 +11,7 @@
 #include "formats/hf_config.h"
 #include "formats/hf_keys.h"
 #include "formats/json_util.h"
+#include "formats/quant_config.h"
 #include "formats/safetensors.h"
 
 namespace loralei {
@@ -50,8 +51,12 @@ void add_directory(const FileSystem& files, const std::string& path, ModelRefusa
   const auto parsed = parse_hf_config(*text, config_path);
   if (!parsed.ok()) add(refusals.missing, parsed.error().message);
   add_keys(*root, family != nullptr ? *family : Family{}, config_path, refusals.missing);
+  std::vector<std::string> notes;
+  const auto quant = parse_quant_config(*root, config_path, notes);
+  if (!quant.ok()) add(refusals.missing, quant.error().message);
   const auto weights = read_safetensors_model(files, path);
   if (!weights.ok()) return add(refusals.missing, weights.error().message);
+  if (!quant.ok() || quant->method != QuantMethod::kNone) return;  // what is missing of their parts opening says
   std::map<std::string, int> foreign;
   for (const ForeignTensor& tensor : weights->foreign) ++foreign[tensor.dtype];
   for (const auto& [dtype, count] : foreign) {

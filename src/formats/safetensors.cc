@@ -311,7 +311,10 @@ Status add_file(SafetensorsModel& model, const FileSystem& files, const std::str
     }
     model.index.tensors.push_back(std::move(tensor));
   }
-  for (ForeignTensor& tensor : header.foreign) model.foreign.push_back(std::move(tensor));
+  for (ForeignTensor& tensor : header.foreign) {
+    tensor.file = file;
+    model.foreign.push_back(std::move(tensor));
+  }
   return {};
 }
 

@@ -31,6 +31,7 @@ struct ForeignTensor {
   std::string dtype;
   std::vector<int64_t> shape = {};
   int64_t offset = 0, bytes = 0;  // as of TensorInfo
+  uint32_t file = 0;
 };
 
 struct SafetensorsHeader {

@@ -6,14 +6,18 @@
 // Invariants after a successful read: offset + bytes lies within its file;
 // bytes == product(shape) in dtype (twice that with `f64`); names unique; files indexed
 // by TensorInfo::file. Shapes are in row-major order, slowest dimension first ([out,
-// in] for a linear layer), also for GGUF, whose headers say it reversed.
+// in] for a linear layer), also for GGUF, whose headers say it reversed. A tensor with a
+// `stored` form is a matrix that lies in several parts (weights/stored_rows.h puts its
+// rows together): its dtype, shape and bytes are those of the whole, its place is not.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "formats/stored_form.h"
 #include "sys/file.h"
 #include "tensor/dtype.h"
 
@@ -28,6 +32,8 @@ struct TensorInfo {
   int64_t bytes = 0;
   bool crossed = false;  // the file holds it transposed, [shape[1], shape[0]]: adapters alone do
   bool f64 = false;  // the file's numbers are f64, and whoever reads them makes f32 (dtype) of them: adapters alone do
+  std::shared_ptr<const StoredForm> stored = nullptr;  // of quantised checkpoints of several tensors a matrix
+  float plus = 0;  // what whoever reads a vector adds to each of its numbers (ModelConfig::norm_plus_one)
 };
 
 struct TensorIndex {

@@ -16,9 +16,9 @@ constexpr int64_t kAlignment = 64;
 
 constexpr int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Of all layers' K and V.
+// Of the K and V of a block's layers.
 int64_t slice_bytes(const KvShape& shape) {
-  return int64_t{2} * shape.layers * shape.kv_heads * kv_head_bytes(shape.dtype, shape.head_dim);
+  return int64_t{2} * shape.block_layers() * shape.kv_heads * kv_head_bytes(shape.dtype, shape.head_dim);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@
 #include "memory/ledger.h"
 #include "ops/args.h"
 #include "ops/kv_streams.h"
+#include "ops/kv_tables.h"
 
 namespace loralei {
 
@@ -37,9 +38,13 @@ struct KvShape {
   int32_t head_dim = 0;
   DType dtype = DType::kF16;
   KvStreamShape streams = {};
+  KvTables tables = {};
+
+  int32_t block_layers() const { return tables.has_windows() ? tables.layers : layers; }
 };
 
-// Bytes of one block over all layers, its streams among them, rounded up to a cache line.
+// Bytes of one block: of all layers, its streams among them, or of those of one table
+// (KvTables); rounded up to a cache line.
 int64_t kv_block_bytes(const KvShape& shape);
 
 class BlockPool {

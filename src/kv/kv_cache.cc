@@ -12,6 +12,8 @@ KvLease::KvLease(KvLease&& other) noexcept
     : cache_(std::exchange(other.cache_, nullptr)),
       blocks_(std::exchange(other.blocks_, {})),
       holdings_(std::exchange(other.holdings_, {})),
+      tables_(other.tables_),
+      window_first_(std::exchange(other.window_first_, 0)),
       exact_(other.exact_) {}
 
 KvLease& KvLease::operator=(KvLease&& other) noexcept {
@@ -20,6 +22,8 @@ KvLease& KvLease::operator=(KvLease&& other) noexcept {
     cache_ = std::exchange(other.cache_, nullptr);
     blocks_ = std::exchange(other.blocks_, {});
     holdings_ = std::exchange(other.holdings_, {});
+    tables_ = other.tables_;
+    window_first_ = std::exchange(other.window_first_, 0);
     exact_ = other.exact_;
   }
   return *this;
@@ -49,6 +53,7 @@ KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t
   KvMatch match;
   if (!prefix_cache_) return match;
   const int32_t blocks_max = std::min<int32_t>(limit, static_cast<int32_t>(tokens.size())) / kKvBlockTokens;
+  if (windows_ != nullptr) return peek_window(key, tokens, blocks_max);
   int32_t text = kNoText;
   while (match.blocks < blocks_max) {
     const int32_t holding = find(key, tokens, match.blocks, text);
@@ -57,6 +62,7 @@ KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t
     ++match.blocks;
     if (holdings_.pins(holding) == 0) ++match.evictable;
   }
+  match.held = match.blocks;
   return match;
 }
 
@@ -69,8 +75,10 @@ KvLease KvCache::lease_prefix(const KvKey& key, std::span<const TokenId> tokens,
                               bool counts) {
   KvLease lease;
   lease.cache_ = this;
-  lease.blocks_.reserve(static_cast<size_t>(std::max(blocks, blocks_max)));
-  lease.holdings_.reserve(prefix_cache_ ? lease.blocks_.capacity() : 0);
+  lease.tables_ = tables_;
+  const auto places_max = static_cast<size_t>(std::max(blocks, blocks_max));
+  lease.blocks_.reserve(places_max * static_cast<size_t>(lease.tables()));
+  lease.holdings_.reserve(prefix_cache_ ? places_max : 0);
   int32_t text = kNoText;
   const int64_t now_ns = clock_.now_ns();
   for (int32_t block = 0; block < blocks; ++block) {
@@ -84,14 +92,15 @@ KvLease KvCache::lease_prefix(const KvKey& key, std::span<const TokenId> tokens,
     used_by(holding, key.app);
     lease.exact_ = lease.exact_ && is_exact(holding);
     lease.holdings_.push_back(holding);
-    lease.blocks_.push_back(holdings_.block(holding));
+    if (windows_ == nullptr) lease.blocks_.push_back(holdings_.block(holding));
   }
+  if (windows_ != nullptr) lease_window(lease);
   return lease;
 }
 
 bool KvCache::reserve(KvLease& lease, int32_t tokens) {
   CHECK(lease.cache_ == this);
-  const int32_t missing = kv_blocks_for(tokens) - static_cast<int32_t>(lease.blocks_.size());
+  const int32_t missing = (kv_blocks_for(tokens) - lease.places()) * lease.tables();
   if (missing > available()) return false;
   for (int32_t i = 0; i < missing; ++i) lease.blocks_.push_back(take_block());
   return true;
@@ -111,9 +120,8 @@ void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId>
   CHECK(lease.cache_ == this);
   if (!prefix_cache_) return;
   const int32_t full = computed / kKvBlockTokens;
-  CHECK(full <= static_cast<int32_t>(lease.blocks_.size()) && computed <= static_cast<int32_t>(tokens.size()));
+  CHECK(full <= lease.places() && computed <= static_cast<int32_t>(tokens.size()));
   for (int32_t block = lease.shared(); block < full; ++block) {
-    int32_t& own = lease.blocks_[static_cast<size_t>(block)];
     const int32_t parent = block == 0 ? kNoHolding : lease.holdings_.back();
     const int32_t before = parent == kNoHolding ? kNoText : holdings_.text(parent);
     int32_t text = before;
@@ -121,7 +129,7 @@ void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId>
     if (holding == kNoHolding) {
       holding = add(lease, key, tokens, block, before);
       if (holding == kNoHolding) return;
-    } else if (!join(lease, key, holding, own)) {
+    } else if (!join(lease, key, holding, block)) {
       return;
     }
     lease.holdings_.push_back(holding);
@@ -132,11 +140,16 @@ void KvCache::publish(KvLease& lease, const KvKey& key, std::span<const TokenId>
 // for one more.
 int32_t KvCache::add(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t before) {
   if (holdings_.full() && pages() > 0) give_up_coded();
+  if (holdings_.full() && windows_ != nullptr) {  // some have no block any more
+    const int32_t leaf = first_of({Form::kPlain}, true);
+    if (leaf != kNoHolding) remove(leaf);
+  }
   if (holdings_.full()) return kNoHolding;
   const int32_t parent = block == 0 ? kNoHolding : lease.holdings_.back();
   const int32_t text = texts_.hold(before, kv_block_tokens(tokens, block));
   const int32_t holding = holdings_.add({.parent = parent, .text = text, .identity = key.of_block(block)},
-                                        lease.blocks_[static_cast<size_t>(block)], clock_.now_ns());
+                                        tables_.full > 0 ? lease.place(block)[0] : kNoBlock, clock_.now_ns());
+  if (windows_ != nullptr) keep_window(lease, holding, lease.place(block), block);
   forms_.at(holding) = {.exact = lease.exact_, .streams = !lenders_.empty()};
   note_lender(holding);
   if (!names_.empty()) name(holding, parent, key, tokens, block);
@@ -158,7 +171,12 @@ void KvCache::name(int32_t holding, int32_t parent, const KvKey& key, std::span<
 // of what lies there encoded, and of a block that is not exact where its own is. A blob
 // may stay if it was made of the same bytes, and else goes if nobody needs it. False:
 // neither can be.
-bool KvCache::join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& own) {
+bool KvCache::join(KvLease& lease, const KvKey& key, int32_t holding, int32_t place) {
+  if (windows_ != nullptr) {
+    join_window(lease, key, holding, place);
+    return true;
+  }
+  int32_t& own = lease.blocks_[static_cast<size_t>(place)];
   HoldingForm& form = forms_.at(holding);
   const bool raw = holdings_.block(holding) != kNoBlock;
   const bool same_blob = !forms_.coded(holding) || (lease.exact_ && form.blob_exact);
@@ -187,6 +205,7 @@ bool KvCache::join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& o
 }
 
 int32_t KvCache::exclusive(const KvLease& lease) const {
+  if (windows_ != nullptr) return exclusive_window(lease);
   // Pins never grow along a path, so the blocks that only this lease pins are the last
   // ones of its shared part.
   int32_t shared = lease.shared();
@@ -202,23 +221,32 @@ Status KvCache::resize(int32_t blocks, std::span<KvLease* const> leases) {
   if (blocks < std::ssize(names)) {  // else nothing has moved
     holdings_.rename_blocks(names);
     if (resting_ != nullptr) resting_->arena.rename_blocks(names);
+    if (windows_ != nullptr) rename_window(names);
   }
   for (KvLease* lease : leases) {
     CHECK(lease->cache_ == this || lease->blocks_.empty());
-    for (int32_t& block : lease->blocks_) block = names[static_cast<size_t>(block)];
+    for (int32_t& block : lease->blocks_) {
+      if (block != kNoBlock) block = names[static_cast<size_t>(block)];
+    }
   }
   return {};
 }
 
-// Of so many blocks; what is encoded takes less of them than one.
+// Of so many blocks; what is encoded takes less of them than one, and holdings in front
+// of a window may take none.
 void KvCache::set_capacity(int32_t blocks) {
-  constexpr int32_t kCodedOfBlock = 16;
-  const int32_t holdings = resting_ == nullptr ? blocks : blocks * kCodedOfBlock;
+  constexpr int32_t kCodedOfBlock = 16, kPassedOfBlock = 8;
+  int32_t holdings = resting_ == nullptr ? blocks : blocks * kCodedOfBlock;
+  if (tables_.full == 0) holdings = blocks * kPassedOfBlock;
   texts_.set_capacity(holdings);
   holdings_.set_capacity(holdings);
   forms_.set_capacity(holdings_.capacity());
   if (pool_->shape().streams.dim > 0) lenders_.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
   const auto capacity = static_cast<size_t>(holdings_.capacity());
+  if (windows_ != nullptr) {
+    windows_->parts.set_capacity(holdings_.capacity());
+    windows_->more.resize(capacity * static_cast<size_t>(std::max(0, tables_.full - 1)), kNoBlock);
+  }
   if (spilling_ != nullptr || telling_ != nullptr) names_.resize(capacity);
   if (telling_ != nullptr) {
     telling_->told.resize(capacity);
@@ -256,13 +284,14 @@ KvSummary KvCache::summary() const {
     if (texts_.holders(holdings_.text(holding)) == 1) ++held.alone;
     held.times_found += holdings_.times_found(holding);
     const HoldingForm& form = forms_.at(holding);
-    if (holdings_.block(holding) != kNoBlock) ++held.raw;
+    held.pool_blocks += blocks_of(holding);
+    if (blocks_of(holding) > 0) ++held.raw;
     if (forms_.coded(holding)) {
       ++(form.anchor == kNoHolding ? held.alone_coded : held.deltas);
       held.coded_bytes += resting_->arena.size(form.blob);
       if (form.stream_blob != kNoBlob) held.coded_bytes += resting_->arena.size(form.stream_blob);
     }
-    if (form_of(holding) == Form::kHollow) ++held.nowhere;
+    if (form_of(holding) == Form::kHollow || is_only_way(holding)) ++held.nowhere;
   }
   std::stable_sort(summary.held.begin(), summary.held.end(),
                    [](const KvHeld& a, const KvHeld& b) { return a.blocks > b.blocks; });
@@ -271,16 +300,14 @@ KvSummary KvCache::summary() const {
 
 void KvCache::release(KvLease& lease) {
   const int64_t now_ns = clock_.now_ns();
-  for (auto index = static_cast<int32_t>(lease.blocks_.size()) - 1; index >= 0; --index) {
-    const int32_t block = lease.blocks_[static_cast<size_t>(index)];
-    if (index >= lease.shared()) {
-      pool_->give_back(block);
-      continue;
-    }
+  for (int32_t index = lease.places() - 1; index >= 0; --index) {
+    release_place(lease, index, now_ns);
+    if (index >= lease.shared()) continue;
     const int32_t holding = lease.holdings_[static_cast<size_t>(index)];
     holdings_.unpin(holding, list_of(holding), now_ns);
     if (holdings_.pins(holding) > 0) continue;
-    const bool goes = apps_.all_killed(holdings_.apps(holding)) || form_of(holding) == Form::kHollow;
+    const bool goes = apps_.all_killed(holdings_.apps(holding)) || form_of(holding) == Form::kHollow ||
+                      (is_only_way(holding) && holdings_.is_leaf(holding));
     if (goes && may_go(holding)) {
       remove(holding);
     } else if (spilling_ != nullptr) {
@@ -289,6 +316,7 @@ void KvCache::release(KvLease& lease) {
   }
   lease.blocks_.clear();
   lease.holdings_.clear();
+  lease.window_first_ = 0;
 }
 
 void KvCache::check(std::span<const KvLease* const> leases) const {
@@ -303,20 +331,21 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
   std::vector<int32_t> pins(static_cast<size_t>(holdings_.capacity()), 0);
   for (const KvLease* lease : leases) {
     if (lease->cache_ == nullptr) continue;
-    CHECK(lease->cache_ == this && lease->shared() <= static_cast<int32_t>(lease->blocks_.size()));
+    CHECK(lease->cache_ == this && lease->shared() <= lease->places());
     int32_t parent = kNoHolding;
-    for (size_t index = 0; index < lease->blocks_.size(); ++index) {
-      if (index >= lease->holdings_.size()) {
-        ++owners[static_cast<size_t>(lease->blocks_[index])];
-        continue;
-      }
+    for (size_t index = 0; windows_ == nullptr && index < lease->blocks_.size(); ++index) {
+      if (index >= lease->holdings_.size()) ++owners[static_cast<size_t>(lease->blocks_[index])];
+    }
+    for (size_t index = 0; index < lease->holdings_.size(); ++index) {
       const int32_t holding = lease->holdings_[index];
-      CHECK(holdings_.contains(holding) && holdings_.block(holding) == lease->blocks_[index]);
+      CHECK(holdings_.contains(holding));
+      CHECK(windows_ != nullptr || holdings_.block(holding) == lease->blocks_[index]);
       CHECK(holdings_.parent(holding) == parent);
       parent = holding;
       ++pins[static_cast<size_t>(holding)];
     }
   }
+  if (windows_ != nullptr) check_window(leases, owners, held);
   if (resting_ != nullptr) {
     for (const int32_t page : resting_->arena.blocks()) ++held[static_cast<size_t>(page)];
   }

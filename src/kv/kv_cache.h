@@ -17,6 +17,11 @@
 //
 // shared() counts the first kind.
 //
+// Where layers attend to windows (KvTables) a place of a lease has a block of each table;
+// of the sliding ones no longer than the window reaches (pass()). What of them nobody
+// leases may go before the rest of a holding, and a prefix is found no further than where
+// the window before its end is there (kv_window.cc). All else above is the same.
+//
 // Invariants (check()): every block is free, private to one lease, of one holding, or a
 // page; a lease pins its holdings on a path of texts from the root. Whoever asks for what
 // is exact (KvKey) gets nothing that was encoded with loss, nor what was computed from
@@ -50,7 +55,9 @@
 #include "kv/kv_teller.h"
 #include "kv/sharing.h"
 #include "kv/text_tree.h"
+#include "kv/window_parts.h"
 #include "memory/keep_order.h"
+#include "ops/kv_tables.h"
 
 namespace loralei {
 
@@ -63,22 +70,34 @@ class [[nodiscard]] KvLease {
   KvLease& operator=(KvLease&& other) noexcept;
   ~KvLease() { release(); }
 
+  // [places][tables]: of a place its block in each table, kNoBlock where that went.
   std::span<const int32_t> blocks() const { return blocks_; }
+  int32_t tables() const { return tables_.count(); }
+  int32_t places() const { return static_cast<int32_t>(blocks_.size()) / tables(); }
+  // That it has; without windows as many as places.
+  int32_t held() const { return static_cast<int32_t>(blocks_.size()) - window_first_ * tables_.sliding; }
   int32_t shared() const { return static_cast<int32_t>(holdings_.size()); }
   void release();
 
  private:
   friend class KvCache;
+  std::span<int32_t> place(int32_t index) {
+    const auto count = static_cast<size_t>(tables());
+    return std::span(blocks_).subspan(static_cast<size_t>(index) * count, count);
+  }
   KvCache* cache_ = nullptr;
   std::vector<int32_t> blocks_;
-  std::vector<int32_t> holdings_;  // of the first blocks
-  bool exact_ = true;              // nothing that was encoded with loss is among them
+  std::vector<int32_t> holdings_;  // of the first places
+  KvTables tables_;
+  int32_t window_first_ = 0;  // the first place with blocks in the sliding tables
+  bool exact_ = true;         // nothing that was encoded with loss is among them
 };
 
 // What a lease on a prefix would be: read-only.
 struct KvMatch {
-  int32_t blocks = 0;     // full blocks found
-  int32_t evictable = 0;  // of those, how many nobody pins now: leasing them takes so many from available()
+  int32_t blocks = 0;     // full blocks of text found
+  int32_t evictable = 0;  // leasing them takes so many from available(), since nobody pins them now
+  int32_t held = 0;       // blocks of the pool that a lease on them has
   int32_t tokens() const { return blocks * kKvBlockTokens; }
 };
 
@@ -180,6 +199,9 @@ class KvCache {
   // there encoded. Where neither can be, as what is exact and what is not differ, it
   // keeps its own to itself from there on.
   void publish(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t computed);
+  // All rows from position `computed` on are still to come, and none before is computed
+  // anew: what lies in front of the window goes from the sliding tables.
+  void pass(KvLease& lease, int32_t computed);
   // Blocks that dropping this lease would make free or evictable.
   int32_t exclusive(const KvLease& lease) const;
   // `blocks` in all from now on; `leases` are all that hold any, together no more than
@@ -196,14 +218,16 @@ class KvCache {
   CacheItem idle_item(int32_t blocks, const KvWorth& worth) const;
 
   KvView view() const { return pool_->view(); }
+  const KvTables& tables() const { return tables_; }
   const KvStreams& streams() const { return pool_->streams(); }
   int32_t total() const { return pool_->total(); }
   int32_t capacity() const { return pool_->capacity(); }
   int32_t free() const { return pool_->free(); }  // of nobody, nor a prefix
   int64_t block_bytes() const { return pool_->block_bytes(); }
-  int32_t available() const { return pool_->free() + holdings_.unpinned_blocks(); }    // what reserve() could give
+  // What reserve() could give.
+  int32_t available() const { return pool_->free() + unpinned_blocks(); }
   int32_t pages() const { return resting_ == nullptr ? 0 : resting_->arena.pages(); }  // blocks of encoded ones
-  int32_t cached() const { return holdings_.unpinned_blocks() + pages(); }
+  int32_t cached() const { return unpinned_blocks() + pages(); }
   int32_t leased() const { return total() - available() - pages(); }
   int64_t bytes() const { return pool_->bytes(); }
   const BlockTimes& times() const { return times_; }
@@ -228,12 +252,16 @@ class KvCache {
   friend class KvLease;
   KvCache(std::unique_ptr<BlockPool> pool, bool prefix_cache, const Clock& clock)
       : pool_(std::move(pool)),
+        tables_(pool_->shape().tables),
         texts_(pool_->total()),
         holdings_(pool_->total()),
         prefix_cache_(prefix_cache),
         clock_(clock) {
     forms_.set_capacity(pool_->total());
     if (pool_->shape().streams.dim > 0) lenders_.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
+    if (!tables_.has_windows()) return;
+    windows_ = std::make_unique<Windows>(tables_);
+    set_capacity(pool_->total());
   }
   // The forms that have lists of their own (HoldingTable's groups: group_of() and these).
   enum class Form : uint8_t {
@@ -265,13 +293,35 @@ class KvCache {
   int32_t find(const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t& text) const;
   void release(KvLease& lease);
   void set_capacity(int32_t blocks);
-  bool join(KvLease& lease, const KvKey& key, int32_t holding, int32_t& own);
+  bool join(KvLease& lease, const KvKey& key, int32_t holding, int32_t place);
   int32_t add(KvLease& lease, const KvKey& key, std::span<const TokenId> tokens, int32_t block, int32_t before);
   void name(int32_t holding, int32_t parent, const KvKey& key, std::span<const TokenId> tokens, int32_t block);
   int32_t take_block();
+  int32_t unpinned_blocks() const;
 
   KvLease lease_prefix(const KvKey& key, std::span<const TokenId> tokens, int32_t blocks, int32_t blocks_max,
                        bool counts);
+
+  // kv_window.cc: where layers attend to windows.
+  struct Windows {
+    explicit Windows(const KvTables& tables) : parts(tables.sliding) {}
+    WindowParts parts;
+    std::vector<int32_t> more;  // by holding: its blocks in full tables but the first
+  };
+  std::span<int32_t> more_of(int32_t holding) const;
+  int32_t blocks_of(int32_t holding) const;
+  KvMatch peek_window(const KvKey& key, std::span<const TokenId> tokens, int32_t places_max) const;
+  void lease_window(KvLease& lease);
+  void keep_window(const KvLease& lease, int32_t holding, std::span<const int32_t> blocks, int32_t place);
+  void join_window(KvLease& lease, const KvKey& key, int32_t holding, int32_t place);
+  void release_place(KvLease& lease, int32_t place, int64_t now_ns);
+  int32_t exclusive_window(const KvLease& lease) const;
+  void evict_window();
+  void remove_window(int32_t holding);
+  bool is_only_way(int32_t holding) const;
+  void rename_window(std::span<const int32_t> names);
+  void check_window(std::span<const KvLease* const> leases, std::vector<int32_t>& owners,
+                    std::vector<int32_t>& held) const;
 
   // kv_spill.cc: to disk and back.
   struct Spilling {
@@ -344,6 +394,7 @@ class KvCache {
   double utility(int32_t holding, int64_t now_ns) const;
   void used_by(int32_t holding, const KvAppRef& app);
   void remove(int32_t holding);
+  int32_t remove_one(int32_t holding);
   double expected_per_s(int32_t holding, int64_t now_ns) const;
   double recreate_s(int32_t holding, const KvWorth& worth) const;
 
@@ -374,9 +425,11 @@ class KvCache {
   void check_forms() const;
 
   std::unique_ptr<BlockPool> pool_;
+  const KvTables tables_;
   TextTree texts_;
   HoldingTable holdings_;
   HoldingForms forms_;
+  std::unique_ptr<Windows> windows_;    // null: no layer attends to a window
   std::unique_ptr<Resting> resting_;    // null: nothing is encoded
   std::unique_ptr<Spilling> spilling_;  // null: nothing goes to disk
   std::unique_ptr<Telling> telling_;    // null: nobody is told

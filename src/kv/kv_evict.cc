@@ -40,11 +40,13 @@ CacheItem KvCache::prefix_item(int32_t blocks, const KvWorth& worth) const {
   CacheItem item{.bytes = blocks * block_bytes()};
   const int64_t now_ns = clock_.now_ns();
   double saved_s = 0;  // a second
+  int32_t left = blocks;
   // The next that goes counts; false: there is no more.
   const auto count_next = [&](std::span<int32_t> next) {
     const size_t goes = goes_first(next, worth, now_ns, false);
     if (goes == next.size()) return false;
     const int32_t holding = std::exchange(next[goes], holdings_.released_next(next[goes]));
+    left -= blocks_of(holding);
     const double expected = expected_per_s(holding, now_ns);
     item.uses_per_s += holdings_.finds(holding).per_s(now_ns);
     item.expected_per_s += expected;
@@ -53,9 +55,9 @@ CacheItem KvCache::prefix_item(int32_t blocks, const KvWorth& worth) const {
     return true;
   };
   const std::span<int32_t> in_blocks = firsts({Form::kBoth, Form::kRaw, Form::kPlain});
-  int32_t left = blocks;
-  while (left > 0 && count_next(in_blocks)) --left;
-  if (left > 0) {
+  while (left > 0 && count_next(in_blocks)) {
+  }
+  if (left > 0 && resting_ != nullptr) {
     const std::span<int32_t> coded = firsts({Form::kCoded});
     for (int32_t blobs = left * (resting_->arena.blobs() / pages() + 1); blobs > 0 && count_next(coded);) --blobs;
   }
@@ -81,6 +83,7 @@ int32_t KvCache::first_of(std::initializer_list<Form> forms, bool leaf) const {
 }
 
 KvCache::Form KvCache::form_of(int32_t holding) const {
+  if (windows_ != nullptr) return Form::kPlain;
   const bool coded = forms_.coded(holding);
   if (holdings_.block(holding) == kNoBlock) return coded ? Form::kCoded : Form::kHollow;
   if (coded) return Form::kBoth;
@@ -138,6 +141,7 @@ size_t KvCache::goes_first(std::span<const int32_t> firsts, const KvWorth& worth
 // whose blobs lie in blocks as well. In each turn a block comes free or a blob goes; of
 // blobs first the streams of those that lend, since a prefix is worth more.
 void KvCache::evict() {
+  if (windows_ != nullptr) return evict_window();
   int32_t holding = first_of({Form::kBoth}, false);
   if (holding != kNoHolding) return drop_block(holding);
   while (first_of({Form::kRaw, Form::kPlain}, true) == kNoHolding) {
@@ -200,8 +204,14 @@ void KvCache::make_available(int32_t blocks) {
 
 // And what nothing is left of, and nothing is held behind any more.
 void KvCache::remove(int32_t holding) {
+  while (holding != kNoHolding) holding = remove_one(holding);
+}
+
+// Answers which goes as well.
+int32_t KvCache::remove_one(int32_t holding) {
   const int64_t now_ns = clock_.now_ns();
   const int32_t parent = holdings_.parent(holding), block = holdings_.block(holding);
+  if (windows_ != nullptr) remove_window(holding);
   if (forms_.coded(holding)) clear_blob(holding);
   if (resting_ != nullptr) {
     int32_t& anchor = resting_->anchors[static_cast<size_t>(holdings_.text(holding))];
@@ -215,8 +225,9 @@ void KvCache::remove(int32_t holding) {
   times_.lifetime.add(now_ns - holdings_.stored_ns(holding));
   times_.idle_before_evict.add(now_ns - holdings_.used_ns(holding));
   if (block != kNoBlock) pool_->give_back(block);
-  if (parent == kNoHolding || holdings_.pins(parent) > 0) return;
-  if (form_of(parent) == Form::kHollow && may_go(parent)) remove(parent);
+  if (parent == kNoHolding || holdings_.pins(parent) > 0) return kNoHolding;
+  const bool is_empty = form_of(parent) == Form::kHollow || is_only_way(parent);
+  return is_empty && may_go(parent) ? parent : kNoHolding;
 }
 
 // Whoever uses a holding uses its parents. So what only killed ones use has nothing of

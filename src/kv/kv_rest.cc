@@ -29,6 +29,9 @@ Status KvCache::rest_by(KvRestOptions options) {
         "--kv-delta paper says how prefixes are encoded, and --kv-sharing exact encodes none; add --kv-sharing "
         "bounded, or leave --kv-delta out"};
   if (options.sharing == KvSharing::kExact || !prefix_cache_) return {};
+  if (windows_ != nullptr)
+    return Error{ErrorCode::kInvalidArgument,
+                 "blocks of layers that attend to a window are not encoded; use --kv-sharing exact"};
   const KvView view = pool_->view();
   if (view.base == nullptr)
     return Error{ErrorCode::kInvalidArgument, "KV in the memory of a device cannot be encoded; use --kv-sharing exact"};
@@ -73,6 +76,7 @@ Status KvCache::rest_by(KvRestOptions options) {
 }
 
 bool KvCache::is_exact(int32_t holding) const {
+  if (windows_ != nullptr) return true;
   const HoldingForm& form = forms_.at(holding);
   return holdings_.block(holding) != kNoBlock ? form.exact
                                               : forms_.coded(holding) && form.blob_exact && resting_->lossless;

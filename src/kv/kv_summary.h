@@ -23,6 +23,7 @@ struct KvHeld {
   // too); and nowhere.
   int32_t raw = 0, alone_coded = 0, deltas = 0, nowhere = 0;
   int64_t coded_bytes = 0;
+  int32_t pool_blocks = 0;  // of the pool: without windows as many as `raw`
 };
 
 // What was encoded and decoded since the start.

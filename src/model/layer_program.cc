@@ -103,7 +103,10 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
     TRY(add_experts(config, weights, index, layer));
     for (size_t norm = 0; norm < kLayerNorms; ++norm) {
       if (!has_norm(config, static_cast<LayerNorm>(norm))) continue;
-      TRY_ASSIGN(layer.norm[norm], need_vector(weights, prefix + std::string(config.norm_names[norm]) + ".weight"));
+      const std::string name = prefix + std::string(config.norm_names[norm]);
+      TRY_ASSIGN(layer.norm[norm], need_vector(weights, name + ".weight"));
+      if (!config.centred_norms) continue;
+      TRY_ASSIGN(layer.norm_bias[norm], need_vector(weights, name + ".bias"));
     }
   }
   TRY_ASSIGN(program.embed, need_matrix(weights, "model.embed_tokens.weight"));
@@ -112,6 +115,9 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
     TRY_ASSIGN(program.head, need_matrix(weights, "lm_head.weight"));
   }
   TRY_ASSIGN(program.final_norm, need_vector(weights, "model.norm.weight"));
+  if (config.centred_norms) {
+    TRY_ASSIGN(program.final_norm_bias, need_vector(weights, "model.norm.bias"));
+  }
   return program;
 }
 

@@ -21,6 +21,7 @@ struct LayerWeights {
   std::array<TensorSlot, kLayerModules> matrix;  // by Module: q k v o gate up down; kNoTensor: it has none
   std::array<const float*, kLayerModules> bias;  // [out] or null
   std::array<const float*, kLayerNorms> norm{};  // by LayerNorm, [norm_width] or null
+  std::array<const float*, kLayerNorms> norm_bias{};
   // Of a layer with experts, of which gate, up and down above are the shared one.
   const float* router = nullptr;       // [experts, hidden]
   const float* shared_gate = nullptr;  // [hidden]
@@ -32,6 +33,7 @@ struct LayerProgram {
   TensorSlot embed = kNoTensor;
   TensorSlot head = kNoTensor;  // equals embed when tied
   const float* final_norm = nullptr;
+  const float* final_norm_bias = nullptr;
 };
 
 // Output width of a layer module: [out] of its matrix.

@@ -45,7 +45,8 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
   const int64_t kv_width = int64_t{config.kv_heads} * config.head_dim;
   ScratchSizes sizes;
   sizes.floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width) +
-                 2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) + padded(rows * config.head_dim);
+                 2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) +
+                 (config.sliding_rope ? 2 : 1) * padded(rows * config.head_dim);
   sizes.part_logits = padded(part_logits_of(shard, config.vocab, limits.logits_rows_max));
   sizes.floats += sizes.part_logits + expert_floats(config, rows);
   if (config.experts.count > 0) sizes.lists = ExpertRows::bytes(config.experts, limits.rows_max);
@@ -88,6 +89,7 @@ Status Model::State::allocate() {
   gate = take(rows * config.ffn);
   up = take(rows * config.ffn);
   angles = take(rows * config.head_dim);
+  if (config.sliding_rope) sliding_angles = take(rows * config.head_dim);
   part_logits = take(sizes.part_logits);
   if (config.experts.count > 0) {
     const ExpertConfig& experts = config.experts;
@@ -167,14 +169,14 @@ void Model::State::embed_lora(const ModelBatch& batch) {
   ops->lora_embed(context, lora);
 }
 
-void Model::State::find_angles(const ModelBatch& batch) {
+void Model::State::find_angles(const ModelBatch& batch, const RopeTable& table, float* out) {
   RopeAnglesArgs args;
   args.positions = batch.positions.data();
-  args.inv_freq = rope.inv_freq.data();
-  args.attention_scale = rope.attention_scale;
+  args.inv_freq = table.inv_freq.data();
+  args.attention_scale = table.attention_scale;
   args.rows = static_cast<int32_t>(batch.tokens.size());
-  args.head_dim = config.head_dim;
-  args.angles = angles;
+  args.head_dim = rotary_dim_of(config);
+  args.angles = out;
   ops->rope_angles(context, args);
 }
 
@@ -188,7 +190,9 @@ void Model::State::norm_rows(const ModelBatch& batch, LayerNorm which, int layer
   }
   args.y_stride = args.x_stride;
   args.eps = static_cast<float>(config.rms_eps);
-  const float* const base = program.layers[static_cast<size_t>(layer)].norm[static_cast<size_t>(which)];
+  const LayerWeights& weights_of_layer = program.layers[static_cast<size_t>(layer)];
+  const float* const base = weights_of_layer.norm[static_cast<size_t>(which)];
+  args.bias = weights_of_layer.norm_bias[static_cast<size_t>(which)];
   for_each_run(static_cast<int32_t>(batch.tokens.size()), batch.overrides,
                [&](int32_t begin, int32_t count, const SavedTensors* saved) {
                  const float* const replaced = saved != nullptr ? saved->norm(which, layer) : nullptr;
@@ -275,11 +279,12 @@ Status Model::State::project(const ModelBatch& batch, int layer, std::span<const
   return {};
 }
 
-void Model::State::turn(int32_t rows) {
+void Model::State::turn(int32_t rows, int layer) {
   RopeArgs rotate;
-  rotate.angles = angles;
+  rotate.angles = has_sliding_rope(config, layer) ? sliding_angles : angles;
   rotate.rows = rows;
   rotate.head_dim = config.head_dim;
+  rotate.rotary_dim = config.rotary_dim;
   rotate.x = q;
   rotate.stride = q_width();
   rotate.heads = config.heads;
@@ -290,6 +295,16 @@ void Model::State::turn(int32_t rows) {
   ops->rope(context, rotate);
 }
 
+std::span<const RowGroup> Model::State::groups_of(const ModelBatch& batch, int layer) {
+  const int32_t table = kv_places[static_cast<size_t>(layer)].table;
+  if (table == 0) return batch.groups;
+  CHECK(batch.table_strides.size() == batch.groups.size());
+  kv_groups.assign(batch.groups.begin(), batch.groups.end());
+  for (size_t group = 0; group < kv_groups.size(); ++group)
+    kv_groups[group].blocks += int64_t{table} * batch.table_strides[group];
+  return kv_groups;
+}
+
 Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, int layer) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const float* const input = block_input(batch, LayerNorm::kInput, layer);
@@ -298,26 +313,29 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
   if (has_norm(config, LayerNorm::kQ)) norm_rows(batch, LayerNorm::kQ, layer, q, q);
   if (has_norm(config, LayerNorm::kK)) norm_rows(batch, LayerNorm::kK, layer, k, k);
-  if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows);
+  if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows, layer);
 
+  const std::span<const RowGroup> in_cache = groups_of(batch, layer);
+  const int32_t layer_of_blocks = kv_places[static_cast<size_t>(layer)].layer;
   KvStoreArgs store;
   store.k = k;
   store.v = v;
   store.stride = kv_width();
   store.kv = kv;
-  store.layer = layer;
-  store.groups = batch.groups;
+  store.layer = layer_of_blocks;
+  store.groups = in_cache;
   AttentionArgs attend;
   attend.q = q;
   attend.q_stride = q_width();
   attend.out = attended;
   attend.out_stride = q_width();
   attend.kv = kv;
-  attend.layer = layer;
+  attend.layer = layer_of_blocks;
   attend.heads = config.heads;
   attend.scale = static_cast<float>(attention_scale_of(config));
   attend.window = config.sliding.empty() ? 0 : config.sliding[static_cast<size_t>(layer)];
-  attend.groups = batch.groups;
+  attend.cap = static_cast<float>(config.attention_cap);
+  attend.groups = in_cache;
   {
     const Timed timed(times.attention_ns);
     ops->kv_store(context, store);
@@ -363,13 +381,21 @@ Status Model::State::gate_times_up(const ModelBatch& batch, int layer, const flo
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   static constexpr Module kInputs[] = {Module::kGate, Module::kUp};
   float* const outputs[] = {gate, up};
-  TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
+  static constexpr Module kUngated[] = {Module::kUp};
+  float* const ungated[] = {gate};
+  if (config.gated) {
+    TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
+  } else {
+    TRY(project(batch, layer, kUngated, input, config.hidden, ungated, false));
+  }
   SwigluArgs swiglu;
   swiglu.gate = gate;
-  swiglu.up = up;
+  swiglu.up = config.gated ? up : nullptr;
+  swiglu.activation = config.activation;
   swiglu.stride = config.ffn;
   swiglu.rows = rows;
   swiglu.dim = config.ffn;
+  swiglu.activation = config.activation;
   ops->swiglu(context, swiglu);
   return {};
 }
@@ -390,6 +416,8 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightSt
   TRY_ASSIGN(state->program, make_layer_program(config, weights, state->shard()));
   if (state->group != nullptr) state->find_head_part();
   state->rope = make_rope_table(config, limits.max_model_len);
+  if (config.sliding_rope) state->sliding_rope = make_rope_table(with_sliding_rope(config), limits.max_model_len);
+  state->kv_places = kv_places(limits.kv_tables, config.sliding, config.layers);
   TRY(state->allocate());
   tune_tiles(state->context, ops, weights.formats(LayoutId::kTile16), SteadyClock());
   return std::unique_ptr<Model>(new Model(std::move(state)));
@@ -404,7 +432,8 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv, const KvStreams
   WeightPass pass(*state_->weights);
   if (batch.inputs != nullptr) TRY(batch.inputs->reach(kEmbeddingLayer));
   TRY(state_->embed(State::begun(batch, 0)));
-  state_->find_angles(batch);
+  state_->find_angles(batch, state_->rope, state_->angles);
+  if (state_->sliding_angles != nullptr) state_->find_angles(batch, state_->sliding_rope, state_->sliding_angles);
   for (int layer = 0; layer < state_->config.layers; ++layer) {
     state_->pass_streams(batch, streams, layer);
     const ModelBatch rows = State::begun(batch, layer);
@@ -426,15 +455,16 @@ int64_t Model::scratch_bytes(const ModelConfig& config, const OpTable& ops, cons
   return scratch_sizes(config, ops, limits, threads, shard).total_bytes();
 }
 uint64_t Model::op_count() const { return state_->context.op_count; }
-int64_t Model::streamed_bytes() const {
-  return state_->weights->streams() ? state_->weights->stream_shape().streamed_bytes : 0;
-}
+int64_t Model::streamed_bytes() const { return state_->weights->read_bytes_per_pass(); }
 
 ModelTimes Model::times() const {
   ModelTimes times = state_->times;
   const StreamerTotals totals = state_->weights->stream_totals();
   times.disk_ns = totals.waited_ns;
   times.disk_read_bytes = totals.read_bytes;
+  const ExpertTotals experts = state_->weights->expert_totals();
+  times.expert_hits = experts.hits;
+  times.expert_misses = experts.misses;
   if (state_->group != nullptr) {
     const CollectiveTotals others = state_->group->totals();
     times.collective_ns = others.ns;

@@ -30,6 +30,7 @@
 #include "model/layer_inputs.h"
 #include "ops/expert_pairs.h"
 #include "ops/kv_streams.h"
+#include "ops/kv_tables.h"
 #include "ops/op_table.h"
 #include "ops/row_choice.h"
 #include "parallel/collective.h"
@@ -43,7 +44,8 @@ struct ModelLimits {
   int32_t logits_rows_max = 256;  // rows that want logits
   int32_t segments_max = 1024;
   int32_t rank_max = 256;
-  int64_t max_model_len = 0;  // fixes the factor of dynamic RoPE scaling; 0: the config's max_position
+  int64_t max_model_len = 0;  // fixes the factors of dynamic and long RoPE scaling; 0: the config's max_position
+  KvTables kv_tables = {};    // in which the KV cache has the layers
 };
 
 // Rows whose full tensors differ from the base's (modules_to_save). Sorted, disjoint.
@@ -60,6 +62,9 @@ struct ModelBatch {
   std::span<const TokenId> tokens;     // [rows], each below the vocabulary its row uses
   std::span<const int32_t> positions;  // [rows]
   std::span<const RowGroup> groups;    // cover all rows in order
+  // [groups] entries from a block table to the next, where there are several (KvTables);
+  // of a sliding one nothing is read in front of the window of the group's first row.
+  std::span<const int32_t> table_strides;
   // Beside groups, those that begin at a higher layer behind the others; empty: rows
   // begin with the embedding, and no stream is kept.
   std::span<const GroupStream> streams;
@@ -98,6 +103,8 @@ struct ModelTimes {
   int64_t lora_ns = 0;
   int64_t disk_ns = 0;           // waiting for streamed weights
   int64_t disk_read_bytes = 0;   // of streamed weights
+  int64_t expert_hits = 0;       // experts that a layer's rows chose: in the cache of them
+  int64_t expert_misses = 0;     // and read from disk
   int64_t collective_ns = 0;     // with other ranks, waiting for them included
   int64_t collective_bytes = 0;  // that they sent
 };
@@ -136,12 +143,14 @@ class Model {
   std::unique_ptr<State> state_;
 };
 
-// inv_freq [head_dim / 2] and the attention scale of a config (RoPE scaling: linear,
-// llama3, yarn, dynamic at max_model_len).
+// inv_freq [rotary_dim_of(config) / 2] and the attention scale of a config (RoPE scaling:
+// linear, llama3, yarn, dynamic and longrope at max_model_len).
 struct RopeTable {
   std::vector<float> inv_freq;
   float attention_scale = 1.0f;
 };
 RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len);
+// Longrope: whether all texts are turned by the factors for long ones.
+bool uses_long_factors(const ModelConfig& config, int64_t max_model_len);
 
 }  // namespace loralei

@@ -111,7 +111,7 @@ bool Model::State::gate_up_together(std::span<const ExpertView> views) {
   if (expert_rows.assignments() != config.experts.used || views.size() < 2) return false;
   expert_tiles.clear();
   for (const ExpertView& view : views) {
-    if (view.streamed || view.gate.layout != LayoutId::kTile16 || view.up.layout != LayoutId::kTile16) return false;
+    if (view.gate.layout != LayoutId::kTile16 || view.up.layout != LayoutId::kTile16) return false;
     const int64_t at = expert_rows.run_of(view.expert).begin * width;
     expert_tiles.push_back({view.gate, nullptr, expert_gate + at, width});
     expert_tiles.push_back({view.up, nullptr, expert_up + at, width});
@@ -123,30 +123,15 @@ bool Model::State::gate_up_together(std::span<const ExpertView> views) {
   return true;
 }
 
-// The products of one expert with `parts` of its matrices: whole, or as they arrive.
-Status Model::State::expert_parts(int layer, const ExpertView& view, std::span<const int> parts, const float* input,
-                                  int64_t stride, std::span<float* const> outputs, int64_t out_stride) {
+// The products of one expert with `parts` of its matrices.
+void Model::State::expert_parts(const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
+                                std::span<float* const> outputs, int64_t out_stride) {
   const ExpertRows::Run run = expert_rows.run_of(view.expert);
+  const std::array<const WeightView*, kExpertParts> all = {&view.gate, &view.up, &view.down};
   std::array<TileProduct, 2> products;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const std::array<const WeightView*, 3> whole = {&view.gate, &view.up, &view.down};
-    products[i] = {*whole[static_cast<size_t>(parts[i])], nullptr, outputs[i] + run.begin * out_stride, out_stride};
-  }
-  const std::span<const TileProduct> all = std::span(products).first(parts.size());
-  if (!view.streamed) {
-    expert_products(all, run, input, stride);
-    return {};
-  }
-  const ExpertSlots& expert = program.layers[static_cast<size_t>(layer)].experts[static_cast<size_t>(view.expert)];
-  std::array<TensorSlot, 2> slots{};
-  for (size_t i = 0; i < parts.size(); ++i) slots[i] = expert[static_cast<size_t>(parts[i])];
-  WeightUse use(*weights, std::span(slots).first(parts.size()));
-  for (;;) {
-    TRY_ASSIGN(const bool more, use.next());
-    if (!more) return {};
-    for (size_t i = 0; i < parts.size(); ++i) products[i].w = use.view(i);
-    expert_products(all, run, input, stride);
-  }
+  for (size_t i = 0; i < parts.size(); ++i)
+    products[i] = {*all[static_cast<size_t>(parts[i])], nullptr, outputs[i] + run.begin * out_stride, out_stride};
+  expert_products(std::span(products).first(parts.size()), run, input, stride);
 }
 
 // What adapters add to `parts` of these experts' results, which share an input. Segments
@@ -196,13 +181,13 @@ void Model::State::expert_lora(const ModelBatch& batch, int layer, std::span<con
 }
 
 // gathered: the rows' inputs of these experts, then their results.
-Status Model::State::use_experts(const ModelBatch& batch, int layer, std::span<const ExpertView> views) {
+void Model::State::use_experts(const ModelBatch& batch, int layer, std::span<const ExpertView> views) {
   static constexpr int kGateUp[] = {0, 1}, kDown[] = {2};
   const int32_t width = config.experts.width;
   float* const inner[] = {expert_gate, expert_up};
   float* const results[] = {gathered};
   if (!gate_up_together(views)) {
-    for (const ExpertView& view : views) TRY(expert_parts(layer, view, kGateUp, gathered, config.hidden, inner, width));
+    for (const ExpertView& view : views) expert_parts(view, kGateUp, gathered, config.hidden, inner, width);
   }
   expert_lora(batch, layer, views, kGateUp, gathered, config.hidden, inner, width);
   for (size_t i = 0; i < views.size();) {  // runs of neighbours are one
@@ -214,12 +199,11 @@ Status Model::State::use_experts(const ModelBatch& batch, int layer, std::span<c
     swiglu.up = expert_up + int64_t{run.begin} * width;
     swiglu.stride = swiglu.dim = width;
     swiglu.rows = run.count;
+    swiglu.activation = config.activation;
     ops->swiglu(context, swiglu);
   }
-  for (const ExpertView& view : views)
-    TRY(expert_parts(layer, view, kDown, expert_gate, width, results, config.hidden));
+  for (const ExpertView& view : views) expert_parts(view, kDown, expert_gate, width, results, config.hidden);
   expert_lora(batch, layer, views, kDown, expert_gate, width, results, config.hidden);
-  return {};
 }
 
 // sum[row] of the results of its experts, and of the shared one times the sigmoid of
@@ -274,7 +258,7 @@ Status Model::State::experts_block(const ModelBatch& batch, int layer) {
   for (;;) {
     TRY_ASSIGN(const bool more, use.next());
     if (!more) break;
-    TRY(use_experts(batch, layer, use.views()));
+    use_experts(batch, layer, use.views());
   }
   sum_experts(rows, normed);  // the input is not read any more
   add_to_stream(batch, LayerNorm::kFfnOut, layer);

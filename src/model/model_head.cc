@@ -38,6 +38,7 @@ void Model::State::gather(const ModelBatch& batch, std::span<const int32_t> rows
                  args.x = args.y = at;
                  args.x_stride = args.y_stride = args.dim = config.hidden;
                  args.weight = own ? saved->final_norm : program.final_norm;
+                 args.bias = program.final_norm_bias;
                  args.rows = count;
                  args.eps = static_cast<float>(config.rms_eps);
                  ops->rms_norm(context, args);
@@ -143,12 +144,23 @@ Status Model::State::head(const ModelBatch& batch) {
   TRY(group == nullptr ? head_matrix(batch) : gather_head(batch));
   if (!gives_results) return {};
   if (!head_segments.empty()) head_lora(batch);
-  if (config.logits_divisor == 1) return {};
-  ops->scale(context, {.y = batch.logits,
+  const auto rows = static_cast<int32_t>(batch.logits_rows.size());
+  if (config.logits_divisor != 1) {
+    ops->scale(context, {.y = batch.logits,
+                         .y_stride = batch.logits_stride,
+                         .rows = rows,
+                         .dim = static_cast<int32_t>(batch.logits_stride),
+                         .factor = static_cast<float>(1 / config.logits_divisor)});
+  }
+  if (config.logits_cap == 0) return {};
+  // Those of the row's vocabulary alone: what is behind it stays -inf.
+  for_each_run(rows, head_overrides, [&](int32_t begin, int32_t count, const SavedTensors* saved) {
+    ops->cap(context, {.y = batch.logits + begin * batch.logits_stride,
                        .y_stride = batch.logits_stride,
-                       .rows = static_cast<int32_t>(batch.logits_rows.size()),
-                       .dim = static_cast<int32_t>(batch.logits_stride),
-                       .factor = static_cast<float>(1 / config.logits_divisor)});
+                       .rows = count,
+                       .dim = has_own_head(saved) ? saved->lm_head.rows : config.vocab,
+                       .cap = static_cast<float>(config.logits_cap)});
+  });
   return {};
 }
 

@@ -52,7 +52,10 @@ struct Model::State {
   Collective* group = nullptr;  // null: this is the whole model
   LayerProgram program;
   RopeTable rope;
+  RopeTable sliding_rope;  // of layers for which has_sliding_rope()
   HostBuffer arena;
+  std::vector<KvPlace> kv_places;   // [layers]
+  std::vector<RowGroup> kv_groups;  // of a layer, where there are several tables
 
   // Activations, all [rows_max, width].
   float* x = nullptr;       // [rows, hidden] residual stream
@@ -63,7 +66,8 @@ struct Model::State {
   float* attended = nullptr;  // [rows, heads * head_dim]
   float* gate = nullptr;      // [rows, ffn]
   float* up = nullptr;
-  float* angles = nullptr;  // [rows, head_dim] of the step's positions
+  float* angles = nullptr;          // [rows, head_dim] of the step's positions
+  float* sliding_angles = nullptr;  // null: config has no sliding_rope
   // Of layers with experts (model_experts.cc).
   float* scores = nullptr;                // [rows, experts]
   float* gathered = nullptr;              // [assignments, hidden]
@@ -98,7 +102,7 @@ struct Model::State {
   Status allocate();
   Status embed(const ModelBatch& batch);
   void embed_lora(const ModelBatch& batch);
-  void find_angles(const ModelBatch& batch);
+  void find_angles(const ModelBatch& batch, const RopeTable& table, float* out);
   // Of the stream, or of q or k; in place allowed.
   void norm_rows(const ModelBatch& batch, LayerNorm which, int layer, const float* input, float* output);
   const float* block_input(const ModelBatch& batch, LayerNorm norm, int layer);
@@ -108,7 +112,9 @@ struct Model::State {
                  int64_t input_stride, std::span<float* const> outputs, bool accumulate);
   // x += input W^T (+ bias) + x A B, of a module whose inputs are shared among the ranks.
   Status project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input, int64_t input_stride);
-  void turn(int32_t rows);  // q and k, by their positions
+  void turn(int32_t rows, int layer);  // q and k, by their positions
+  // Whose block tables are those of this layer.
+  std::span<const RowGroup> groups_of(const ModelBatch& batch, int layer);
   Status attention_block(const ModelBatch& batch, const KvView& kv, int layer);
   Status ffn_block(const ModelBatch& batch, int layer);
   Status gate_times_up(const ModelBatch& batch, int layer, const float* input);  // gate = swiglu(gate, up) of the input
@@ -119,10 +125,10 @@ struct Model::State {
   void score(const ModelBatch& batch, int layer, const float* input, const float* matrix, int32_t out,
              std::vector<LoraPair> ExpertPairs::*pairs, float* scores);
   Status shared_expert(const ModelBatch& batch, int layer, const float* input);
-  Status use_experts(const ModelBatch& batch, int layer, std::span<const ExpertView> views);
+  void use_experts(const ModelBatch& batch, int layer, std::span<const ExpertView> views);
   bool gate_up_together(std::span<const ExpertView> views);
-  Status expert_parts(int layer, const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
-                      std::span<float* const> outputs, int64_t out_stride);
+  void expert_parts(const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
+                    std::span<float* const> outputs, int64_t out_stride);
   void expert_products(std::span<const TileProduct> products, ExpertRows::Run run, const float* input, int64_t stride);
   void expert_lora(const ModelBatch& batch, int layer, std::span<const ExpertView> views, std::span<const int> parts,
                    const float* input, int32_t in, std::span<float* const> outputs, int32_t out);

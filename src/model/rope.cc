@@ -58,13 +58,32 @@ void scale_yarn(const RopeScaling& scaling, double theta, int dim, double origin
   }
 }
 
+// The factors are one choice for all texts, since keys stay in the cache: those for long
+// texts where texts may be longer than the model was trained with.
+void scale_long(const ModelConfig& config, int64_t max_model_len, std::vector<double>& inv_freq) {
+  const RopeScaling& scaling = config.rope_scaling;
+  const auto& factors = uses_long_factors(config, max_model_len) ? scaling.long_factors : scaling.short_factors;
+  for (size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] /= static_cast<double>(factors[i]);
+}
+
+double long_attention_scale(const ModelConfig& config) {
+  const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.attention_factor) return *scaling.attention_factor;
+  const auto original = static_cast<double>(original_position_of(config));
+  const double factor = scaling.factor > 0 ? scaling.factor : static_cast<double>(config.max_position) / original;
+  return factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(factor) / std::log(original));
+}
+
 }  // namespace
+
+bool uses_long_factors(const ModelConfig& config, int64_t max_model_len) {
+  return (max_model_len > 0 ? max_model_len : config.max_position) > original_position_of(config);
+}
 
 RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len) {
   const RopeScaling& scaling = config.rope_scaling;
-  const int dim = config.head_dim;
-  const double original_length =
-      static_cast<double>(scaling.original_max_position > 0 ? scaling.original_max_position : config.max_position);
+  const int dim = rotary_dim_of(config);
+  const auto original_length = static_cast<double>(original_position_of(config));
   double theta = config.rope_theta;
   if (scaling.kind == RopeScalingKind::kDynamic) {
     // The reference recomputes theta as the sequence grows; cached keys need one fixed
@@ -90,6 +109,10 @@ RopeTable make_rope_table(const ModelConfig& config, int64_t max_model_len) {
     case RopeScalingKind::kYarn:
       scale_yarn(scaling, theta, dim, original_length, inv_freq);
       table.attention_scale = static_cast<float>(yarn_attention_scale(scaling));
+      break;
+    case RopeScalingKind::kLongRope:
+      scale_long(config, max_model_len, inv_freq);
+      table.attention_scale = static_cast<float>(long_attention_scale(config));
       break;
   }
   // GGUF ships the divisors of Llama 3's scaling ready-made; formats/ checked

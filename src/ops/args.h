@@ -62,11 +62,14 @@ struct TileProduct {
 //   acc = fma(float(sum of q * w), dw * dx, acc)
 //   acc = fma(m, dx * float(sum of q), acc)        only in formats with a minimum
 //
-//   w    the format's integers without their zero point, exact in int32
-//   dw   d, or d * sub-scale rounded to f32 (K blocks)
-//   m    -dmin * m_j for K blocks
+//   w    the format's integers without their zero point, exact in int32; where a format
+//        has a table of values (iq4_nl, iq4_xs, mxfp4), what the table says
+//   dw   d, or d * sub-scale rounded to f32 (K blocks, iq4_xs)
+//   m    -dmin * m_j for K blocks, -d * z for int4g
 //
-// q6_k does the first line for each half of a block. Then the bias is added, then y with
+// q6_k, q3_k and q2_k take each half of a block by itself, with its own scale: q2_k both
+// lines of the first half, then both of the second. mxfp4's table holds twice its numbers
+// and d is half its scale, so all is whole. Then the bias is added, then y with
 // `accumulate`. So the results are the same bits on every instruction set, for any number
 // of rows.
 struct TileMatmulArgs {
@@ -339,6 +342,15 @@ struct AddArgs {
   int32_t rows = 0;
   int32_t dim = 0;
   float scale = 1.0f;
+};
+
+// y = cap * tanh(y / cap), element by element: no number is larger than the cap.
+struct CapArgs {
+  float* y = nullptr;  // [rows, dim]
+  int64_t y_stride = 0;
+  int32_t rows = 0;
+  int32_t dim = 0;
+  float cap = 1.0f;
 };
 
 // y *= factor, element by element.

@@ -82,7 +82,8 @@ void store_sequence(const OpTable& table, TestCache& cache, const TestSequence& 
 }
 
 std::vector<float> run_attention(const OpTable& table, int threads, const TestCache& cache, const std::vector<float>& q,
-                                 int32_t heads, int32_t layer, int32_t window, const std::vector<RowGroup>& groups) {
+                                 int32_t heads, int32_t layer, int32_t window, const std::vector<RowGroup>& groups,
+                                 float cap = 0) {
   TestContext& context = fresh_context(table, threads);
   std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
   const int64_t stride = int64_t{heads} * cache.head_dim;
@@ -95,6 +96,7 @@ std::vector<float> run_attention(const OpTable& table, int threads, const TestCa
                                 .heads = heads,
                                 .scale = 1.0f / std::sqrt(static_cast<float>(cache.head_dim)),
                                 .window = window,
+                                .cap = cap,
                                 .groups = groups});
   EXPECT_EQ(context.ctx.op_count, 1u);
   return out;
@@ -103,10 +105,11 @@ std::vector<float> run_attention(const OpTable& table, int threads, const TestCa
 // Errors: a score is one chain of dim fused products of a scaled q, then (int8) times the
 // scale: off by at most eps (dim + 10) sum |q k| (d below), which changes each weight by
 // a factor within e^(+-2d) of the normalised sum; the weighted mean of values then moves
-// by at most 2d max|v|, plus the rounding of the sum over positions.
+// by at most 2d max|v|, plus the rounding of the sum over positions. A cap makes no error
+// larger and adds a few eps of itself.
 void expect_attention(const TestCache& cache, const TestSequence& sequence, const RowGroup& group,
                       const std::vector<float>& q, int32_t heads, int32_t layer, int32_t window,
-                      const std::vector<float>& out) {
+                      const std::vector<float>& out, double cap = 0) {
   const auto dim = static_cast<size_t>(cache.head_dim);
   const double scale = 1.0 / std::sqrt(static_cast<double>(cache.head_dim));
   for (int32_t i = 0; i < group.row_count; ++i) {
@@ -123,7 +126,7 @@ void expect_attention(const TestCache& cache, const TestSequence& sequence, cons
           sum += static_cast<double>(q[at + d]) * k[d];
           magnitude += std::fabs(static_cast<double>(q[at + d]) * k[d]);
         }
-        scores.push_back(sum * scale);
+        scores.push_back(cap > 0 ? cap * std::tanh(sum * scale / cap) : sum * scale);
         largest = std::max(largest, scores.back());
         score_magnitude = std::max(score_magnitude, magnitude * scale);
       }
@@ -136,7 +139,8 @@ void expect_attention(const TestCache& cache, const TestSequence& sequence, cons
           value_max = std::max(value_max, std::fabs(v[d]));
         }
       }
-      const double score_error = kEps * ((static_cast<double>(dim) + 10) * score_magnitude + 4 * std::fabs(largest));
+      const double score_error =
+          kEps * ((static_cast<double>(dim) + 10) * score_magnitude + 4 * std::fabs(largest) + 8 * cap);
       const double bound = value_max * (2 * score_error + kEps * (static_cast<double>(last - first + 1) + 20));
       for (size_t d = 0; d < dim; ++d) {
         ASSERT_NEAR(static_cast<double>(out[at + d]), expected[d] / total, bound)
@@ -275,6 +279,12 @@ TEST_P(Attention, AgreesWithTheNaiveSoftmax) {
         const std::vector<float> out = run_attention(table(), 2, cache, q, shape.heads, layer, window, groups);
         for (size_t g = 0; g < groups.size(); ++g)
           expect_attention(cache, sequences[g], groups[g], q, shape.heads, layer, window, out);
+        if (window > 1) continue;
+        const float cap = 1.5f;  // of scores up to 3 and more
+        const std::vector<float> capped = run_attention(table(), 2, cache, q, shape.heads, layer, window, groups, cap);
+        for (size_t g = 0; g < groups.size(); ++g)
+          expect_attention(cache, sequences[g], groups[g], q, shape.heads, layer, window, capped, 1.5);
+        EXPECT_EQ(same_bits(capped, out), window == 1) << "one position has all the weight, whatever its score";
       }
     }
   }
@@ -294,6 +304,37 @@ TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
         expect_attention(cache, sequence, groups[0], q, 2, 0, window, out);
         EXPECT_TRUE(same_bits(out, run_attention(table(), 1, cache, q, 2, 0, window, groups)))
             << "threads change the result";
+        const std::vector<float> capped = run_attention(table(), 4, cache, q, 2, 0, window, groups, 0.8f);
+        expect_attention(cache, sequence, groups[0], q, 2, 0, window, capped, static_cast<double>(0.8f));
+        EXPECT_FALSE(same_bits(out, capped));
+      }
+    }
+  }
+}
+
+// Blocks in front of the window of a group's first row may have gone: where a read would
+// end the process, the results are the same bits.
+TEST_P(Attention, ReadsNothingInFrontOfTheWindow) {
+  SCOPED_TRACE("seed 306");
+  Prng prng(306);
+  constexpr int32_t kGone = 1 << 30;  // far from any memory of the process
+  for (DType dtype : kCacheDTypes) {
+    TestCache cache(prng, dtype, 2, 32, 200);
+    const TestSequence sequence(prng, cache, 2600);
+    store_sequence(table(), cache, sequence, 0);
+    for (int32_t window : {1, 16, 17, 40, 600}) {
+      for (int32_t row_count : {1, 3, 40}) {
+        const int32_t position = 2600 - row_count - static_cast<int32_t>(prng.below(40));
+        const int32_t first = std::max(0, position - window + 1) / kKvBlockTokens;
+        std::vector<int32_t> blocks = sequence.blocks;
+        std::fill_n(blocks.begin(), first, kGone);
+        const std::vector<float> q = random_floats(prng, int64_t{row_count} * 4 * 32, 3.0f);
+        for (int threads : {1, 4}) {
+          const auto run = [&](const std::vector<int32_t>& in) {
+            return run_attention(table(), threads, cache, q, 4, 0, window, {{0, row_count, position, in.data()}});
+          };
+          EXPECT_TRUE(same_bits(run(blocks), run(sequence.blocks))) << window << ", " << row_count << " rows";
+        }
       }
     }
   }
@@ -314,18 +355,18 @@ TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
     const int32_t rows = 60, start = 1240;
     const size_t width = static_cast<size_t>(shape.heads * shape.head_dim);
     const std::vector<float> q = random_floats(prng, static_cast<int64_t>(width) * rows, 2.0f);
-    for (int32_t window : {0, 100}) {
+    for (const auto& [window, cap] : {std::pair(0, 0.0f), std::pair(100, 0.0f), std::pair(0, 2.0f)}) {
       std::vector<float> alone;
       for (int32_t i = 0; i < rows; ++i) {
         const std::vector<float> one(q.begin() + static_cast<int64_t>(width) * i,
                                      q.begin() + static_cast<int64_t>(width) * (i + 1));
-        const std::vector<float> out =
-            run_attention(table(), 1, cache, one, shape.heads, 0, window, {{0, 1, start + i, sequence.blocks.data()}});
+        const std::vector<float> out = run_attention(table(), 1, cache, one, shape.heads, 0, window,
+                                                     {{0, 1, start + i, sequence.blocks.data()}}, cap);
         alone.insert(alone.end(), out.begin(), out.end());
       }
       for (int threads : {1, 4}) {
         EXPECT_TRUE(same_bits(run_attention(table(), threads, cache, q, shape.heads, 0, window,
-                                            {{0, rows, start, sequence.blocks.data()}}),
+                                            {{0, rows, start, sequence.blocks.data()}}, cap),
                               alone));
       }
       std::vector<RowGroup> chunks;  // the same rows cut into chunks
@@ -334,12 +375,12 @@ TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
         chunks.push_back({i, count, start + i, sequence.blocks.data()});
         i += count;
       }
-      EXPECT_TRUE(same_bits(run_attention(table(), 3, cache, q, shape.heads, 0, window, chunks), alone));
+      EXPECT_TRUE(same_bits(run_attention(table(), 3, cache, q, shape.heads, 0, window, chunks, cap), alone));
       std::vector<float> both = q;  // another sequence's rows in the same call
       both.insert(both.end(), q.begin(), q.end());
       std::vector<float> mixed =
           run_attention(table(), 2, cache, both, shape.heads, 0, window,
-                        {{0, rows, start, sequence.blocks.data()}, {rows, rows, 800, other.blocks.data()}});
+                        {{0, rows, start, sequence.blocks.data()}, {rows, rows, 800, other.blocks.data()}}, cap);
       mixed.resize(alone.size());
       EXPECT_TRUE(same_bits(mixed, alone));
     }

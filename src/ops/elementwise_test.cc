@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <tuple>
 
 #include "ops/op_test_util.h"
@@ -41,6 +42,84 @@ TEST_P(Elementwise, RmsNormAgreesAndMayWorkInPlace) {
       }
       for (int64_t i = int64_t{vectors} * dim; i < stride; ++i)
         ASSERT_EQ(y[static_cast<size_t>(row * stride + i)], x[static_cast<size_t>(row * stride + i)]);
+    }
+  }
+}
+
+TEST_P(Elementwise, LayerNormCentresAndAddsItsBias) {
+  Prng prng(411);
+  for (const int32_t dim : {1, 5, 17, 64, 333, 2048}) {
+    const int32_t rows = 9;
+    const int64_t stride = dim + 3;
+    std::vector<float> x = random_floats(prng, rows * stride, 5.0f);
+    for (float& value : x) value += 40.0f;  // the mean is far from 0
+    const std::vector<float> weight = random_floats(prng, dim), bias = random_floats(prng, dim);
+    std::vector<float> y = x;
+    TestContext& context = fresh_context(table(), 3);
+    table().rms_norm(context.ctx, {.x = y.data(),
+                                   .x_stride = stride,
+                                   .y = y.data(),
+                                   .y_stride = stride,
+                                   .weight = weight.data(),
+                                   .bias = bias.data(),
+                                   .rows = rows,
+                                   .dim = dim,
+                                   .eps = 1e-5f});
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto at = [&](int64_t i) { return static_cast<double>(x[static_cast<size_t>(row * stride + i)]); };
+      double mean = 0, square = 0;
+      for (int64_t i = 0; i < dim; ++i) mean += at(i) / dim;
+      for (int64_t i = 0; i < dim; ++i) square += std::pow(at(i) - mean, 2) / dim;
+      for (int64_t i = 0; i < dim; ++i) {
+        const auto one = static_cast<size_t>(i);
+        const double expected = (at(i) - mean) / std::sqrt(square + 1e-5) * static_cast<double>(weight[one]) +
+                                static_cast<double>(bias[one]);
+        ASSERT_NEAR(static_cast<double>(y[static_cast<size_t>(row * stride + i)]), expected, 2e-4) << dim;
+      }
+      for (int64_t i = dim; i < stride; ++i)
+        ASSERT_EQ(y[static_cast<size_t>(row * stride + i)], x[static_cast<size_t>(row * stride + i)]);
+    }
+  }
+}
+
+TEST_P(Elementwise, RopeTurnsThePartOfAHeadAndLeavesTheRest) {
+  Prng prng(412);
+  const int32_t head_dim = 80, heads = 3, rows = 5;
+  const int64_t stride = int64_t{heads} * head_dim;
+  const std::vector<int32_t> positions = {0, 1, 77, 4095, 131071};
+  for (const int32_t turned : {2, 20, 64}) {
+    std::vector<float> inv_freq;
+    for (int32_t i = 0; i < turned / 2; ++i) inv_freq.push_back(static_cast<float>(std::pow(500.0, -2.0 * i / turned)));
+    const std::vector<float> x = random_floats(prng, rows * stride);
+    std::vector<float> whole = x, alone(static_cast<size_t>(rows * heads * turned));
+    for (int32_t vector = 0; vector < rows * heads; ++vector)
+      std::copy_n(x.begin() + vector * head_dim, turned, alone.begin() + vector * turned);
+    TestContext& context = fresh_context(table(), 2);
+    std::vector<float> angles(static_cast<size_t>(rows * turned));
+    table().rope_angles(context.ctx, {.positions = positions.data(),
+                                      .inv_freq = inv_freq.data(),
+                                      .rows = rows,
+                                      .head_dim = turned,
+                                      .angles = angles.data()});
+    table().rope(context.ctx, {.x = whole.data(),
+                               .stride = stride,
+                               .rows = rows,
+                               .heads = heads,
+                               .head_dim = head_dim,
+                               .rotary_dim = turned,
+                               .angles = angles.data()});
+    table().rope(context.ctx, {.x = alone.data(),
+                               .stride = int64_t{heads} * turned,
+                               .rows = rows,
+                               .heads = heads,
+                               .head_dim = turned,
+                               .angles = angles.data()});
+    for (int32_t vector = 0; vector < rows * heads; ++vector) {
+      for (int32_t i = 0; i < head_dim; ++i) {
+        const float expected = i < turned ? alone[static_cast<size_t>(vector * turned + i)]
+                                          : x[static_cast<size_t>(vector * head_dim + i)];
+        ASSERT_EQ(whole[static_cast<size_t>(vector * head_dim + i)], expected) << turned << " " << i;
+      }
     }
   }
 }
@@ -108,6 +187,73 @@ TEST_P(Elementwise, SwigluIsAccurateFromTinyToHuge) {
   }
 }
 
+// The exponent of a GELU is rounded before its power is taken: what is below zero has its
+// size's error beside.
+TEST_P(Elementwise, GeluIsAccurateFromTinyToHuge) {
+  Prng prng(406);
+  for (int32_t dim : {1, 15, 16, 100, 5632}) {
+    const int32_t rows = 5;
+    std::vector<float> gate = random_floats(prng, int64_t{rows} * dim, 12.0f);
+    const std::vector<float> up = random_floats(prng, int64_t{rows} * dim, 3.0f);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      if (i % 3 == 0)
+        gate[i] = static_cast<float>(std::ldexp(static_cast<double>(gate[i]), -static_cast<int>(prng.below(60))));
+    }
+    std::vector<float> y = gate, alone = gate;
+    TestContext& context = fresh_context(table(), 2);
+    table().swiglu(context.ctx, {.gate = y.data(),
+                                 .up = up.data(),
+                                 .stride = dim,
+                                 .rows = rows,
+                                 .dim = dim,
+                                 .activation = Activation::kGeluTanh});
+    table().swiglu(
+        context.ctx,
+        {.gate = alone.data(), .stride = dim, .rows = rows, .dim = dim, .activation = Activation::kGeluTanh});
+    EXPECT_EQ(context.ctx.op_count, 2u);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double g = static_cast<double>(gate[i]);
+      const double u = std::sqrt(2 / std::acos(-1.0)) * (g + 0.044715 * g * g * g);
+      const double gelu = g > -3 ? g / 2 * (1 + std::tanh(u)) : g / (1 + std::exp(-2 * u));
+      const double relative = kEps * (12 + (g < 0 ? 8 * std::fabs(u) : 0));
+      ASSERT_NEAR(static_cast<double>(alone[i]), gelu, relative * std::fabs(gelu) + 1e-35) << gate[i];
+      const double expected = gelu * static_cast<double>(up[i]);
+      ASSERT_NEAR(static_cast<double>(y[i]), expected, (relative + kEps) * std::fabs(expected) + 1e-35) << gate[i];
+    }
+  }
+}
+
+TEST_P(Elementwise, CapsAreAccurateFromTinyToHuge) {
+  Prng prng(407);
+  for (const float cap : {30.0f, 50.0f, 0.7f}) {
+    const int32_t rows = 7, dim = 1003;
+    const int64_t stride = dim + 5;
+    std::vector<float> x = random_floats(prng, rows * stride, 5 * cap);
+    for (size_t i = 0; i < x.size(); i += 2) x[i] = std::ldexp(x[i], -static_cast<int>(prng.below(100)));
+    x[0] = std::numeric_limits<float>::infinity(), x[1] = -x[0], x[2] = std::numeric_limits<float>::quiet_NaN();
+    x[3] = 3e38f, x[4] = -3e38f, x[5] = 0.0f;
+    std::vector<float> y = x;
+    TestContext& context = fresh_context(table(), 3);
+    table().cap(context.ctx, {.y = y.data(), .y_stride = stride, .rows = rows, .dim = dim, .cap = cap});
+    EXPECT_EQ(context.ctx.op_count, 1u);
+    EXPECT_EQ(y[0], cap);
+    EXPECT_EQ(y[1], -cap);
+    EXPECT_TRUE(std::isnan(y[2]));
+    EXPECT_EQ(y[3], cap);
+    EXPECT_EQ(y[4], -cap);
+    EXPECT_EQ(y[5], 0.0f);
+    for (size_t i = 6; i < x.size(); ++i) {
+      if (static_cast<int64_t>(i) % stride >= dim) {
+        EXPECT_EQ(y[i], x[i]) << "beside the row";
+        continue;
+      }
+      const double expected =
+          static_cast<double>(cap) * std::tanh(static_cast<double>(x[i]) / static_cast<double>(cap));
+      ASSERT_NEAR(static_cast<double>(y[i]), expected, 10 * kEps * std::fabs(expected)) << x[i];
+    }
+  }
+}
+
 TEST_P(Elementwise, SpecialValuesFlowThrough) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> gate = {0.0f, inf, -inf, nan, 88.5f, -88.5f, 3e38f, -3e38f, 1.0f};
@@ -123,6 +269,19 @@ TEST_P(Elementwise, SpecialValuesFlowThrough) {
   EXPECT_EQ(gate[6], 3e38f);
   EXPECT_LE(std::fabs(gate[7]), 1e-35f);
   EXPECT_NEAR(gate[8], 0.7310586f, 1e-6);
+  gate = {0.0f, inf, -inf, nan, 20.0f, -20.0f, 3e38f, -3e38f, 1.0f};
+  table().swiglu(
+      context.ctx,
+      {.gate = gate.data(), .up = up.data(), .stride = 9, .rows = 1, .dim = 9, .activation = Activation::kGeluTanh});
+  EXPECT_EQ(gate[0], 0.0f);
+  EXPECT_EQ(gate[1], inf);
+  EXPECT_TRUE(std::isnan(gate[2]));
+  EXPECT_TRUE(std::isnan(gate[3]));
+  EXPECT_EQ(gate[4], 20.0f);
+  EXPECT_LE(std::fabs(gate[5]), 1e-35f);
+  EXPECT_EQ(gate[6], 3e38f);
+  EXPECT_LE(std::fabs(gate[7]), 1e-35f);
+  EXPECT_NEAR(gate[8], 0.8411920f, 1e-6);
   std::vector<float> x = {nan, 1.0f, inf, 2.0f};
   const std::vector<float> ones(2, 1.0f);
   table().rms_norm(
@@ -167,8 +326,14 @@ TEST_P(Elementwise, ARowDoesNotDependOnItsBatch) {
                                    .weight = weight.data(),
                                    .rows = count,
                                    .dim = dim});
-    table().swiglu(context.ctx,
-                   {.gate = y.data(), .up = up.data() + begin * dim, .stride = dim, .rows = count, .dim = dim});
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh})
+      table().swiglu(context.ctx, {.gate = y.data(),
+                                   .up = up.data() + begin * dim,
+                                   .stride = dim,
+                                   .rows = count,
+                                   .dim = dim,
+                                   .activation = activation});
+    table().cap(context.ctx, {.y = y.data(), .y_stride = dim, .rows = count, .dim = dim, .cap = 0.2f});
     return y;
   };
   std::vector<float> alone;
@@ -189,6 +354,7 @@ TEST_P(Elementwise, NoRowsIsNoWork) {
   table().embed(context.ctx, {});
   table().add(context.ctx, {});
   table().scale(context.ctx, {});
+  table().cap(context.ctx, {});
   EXPECT_EQ(context.ctx.op_count, 0u);
 }
 

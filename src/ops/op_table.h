@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "device/host/thread_pool.h"
 #include "ops/args.h"
+#include "ops/delta_args.h"
 #include "ops/tile_tuning.h"
 
 namespace loralei {
@@ -38,6 +39,7 @@ struct OpLimits {
   int32_t rank_max = 0;
   int32_t segments_max = 0;
   int32_t threads = 1;
+  int32_t key_dim = 0, value_dim = 0;  // of a head of gated linear attention; 0: the model has none
 };
 
 struct OpTable {
@@ -56,6 +58,10 @@ struct OpTable {
   void (*embed)(OpContext&, const EmbedArgs&) = nullptr;
   void (*add)(OpContext&, const AddArgs&) = nullptr;
   void (*scale)(OpContext&, const ScaleArgs&) = nullptr;
+  void (*cap)(OpContext&, const CapArgs&) = nullptr;
+  void (*causal_conv)(OpContext&, const CausalConvArgs&) = nullptr;
+  void (*delta_rule)(OpContext&, const DeltaRuleArgs&) = nullptr;
+  void (*gated_norm)(OpContext&, const GatedNormArgs&) = nullptr;
   int64_t (*scratch_bytes)(const OpLimits&) = nullptr;
   bool rounds_bf16 = false;  // matmul rounds the inputs of bf16 weights to bf16, to nearest even
   // What matmul_tiles has two kernels for, to choose from (tile_tuning.h):

@@ -23,9 +23,10 @@
 
 namespace loralei {
 
-inline constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0,
-                                       DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                                       DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+inline constexpr DType kAllDTypes[] = {DType::kF32,   DType::kF16,   DType::kBF16, DType::kQ8_0,   DType::kQ4_0,
+                                       DType::kQ4_1,  DType::kQ5_0,  DType::kQ5_1, DType::kQ4_K,   DType::kQ5_K,
+                                       DType::kQ6_K,  DType::kQ2_K,  DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS,
+                                       DType::kMXFP4, DType::kInt4G, DType::kF8G};
 inline constexpr DType kPlainDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 inline constexpr double kEps = 0x1p-24;  // half an ulp of f32, relative
 
@@ -46,11 +47,26 @@ inline std::vector<std::byte> random_rows(Prng& prng, DType dtype, int64_t rows,
   }
   const DTypeInfo info = dtype_info(dtype);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(prng());
-  const bool two = dtype != DType::kQ6_K && dtype != DType::kQ5_0;
+  const int at_in_block = dtype == DType::kQ6_K ? 208 : dtype == DType::kQ2_K ? 80 : dtype == DType::kQ3_K ? 108 : 0;
+  const bool two = dtype != DType::kQ6_K && dtype != DType::kQ5_0 && dtype != DType::kQ3_K && dtype != DType::kIQ4_NL &&
+                   dtype != DType::kIQ4_XS;
   for (size_t block = 0; block < bytes.size(); block += static_cast<size_t>(info.block_bytes)) {
+    if (dtype == DType::kF8G) {
+      const float d = static_cast<float>(prng.uniform() * 0.001);
+      std::memcpy(&bytes[block], &d, 4);
+      for (size_t i = block + 4; i < block + 132; ++i) {  // no NaN
+        if ((bytes[i] & std::byte{0x7F}) == std::byte{0x7F}) bytes[i] ^= std::byte{1};
+      }
+      continue;
+    }
     const uint16_t d = f32_to_f16(static_cast<float>(prng.uniform() * 0.01)),
-                   m = f32_to_f16(static_cast<float>(prng.uniform() * 0.02));
-    const size_t at = block + (dtype == DType::kQ6_K ? 208 : 0);
+                   m = f32_to_f16(dtype == DType::kInt4G ? static_cast<float>(prng.below(17))
+                                                         : static_cast<float>(prng.uniform() * 0.02));
+    if (dtype == DType::kMXFP4) {  // a power of two from 2^-12 to 2^-6, halved
+      bytes[block] = static_cast<std::byte>(115 + prng.below(7));
+      continue;
+    }
+    const size_t at = block + static_cast<size_t>(at_in_block);
     std::memcpy(&bytes[at], &d, 2);
     if (two) std::memcpy(&bytes[at + 2], &m, 2);
   }
@@ -90,7 +106,9 @@ inline constexpr OpLimits kTestLimits{.rows_max = 256,
                                       .head_dim = 256,
                                       .rank_max = 128,
                                       .segments_max = 64,
-                                      .threads = 4};
+                                      .threads = 4,
+                                      .key_dim = 256,
+                                      .value_dim = 256};
 
 struct TestContext {
   std::unique_ptr<ThreadPool> pool;

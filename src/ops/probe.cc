@@ -428,11 +428,15 @@ int int8_bits(DType weights) {
   switch (weights) {
     case DType::kQ4_0:
     case DType::kQ4_1:
+    case DType::kInt4G:
     case DType::kQ4_K:
       return 4;
     case DType::kQ5_0:
     case DType::kQ5_1:
     case DType::kQ5_K:
+    case DType::kMXFP4:
+    case DType::kQ2_K:  // of fewer bits, but four words are all that share a scale
+    case DType::kQ3_K:
       return 5;
     case DType::kQ6_K:
       return 6;

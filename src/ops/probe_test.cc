@@ -33,7 +33,9 @@ TEST(Probe, BitsMatterOnlyWhereBytesAreMultipliedInPairs) {
   EXPECT_EQ(int8_bits(DType::kQ4_K), pairs ? 4 : 8);
   EXPECT_EQ(int8_bits(DType::kQ5_0), pairs ? 5 : 8);
   EXPECT_EQ(int8_bits(DType::kQ6_K), pairs ? 6 : 8);
+  EXPECT_EQ(int8_bits(DType::kQ2_K), pairs ? 5 : 8);
   EXPECT_EQ(int8_bits(DType::kQ8_0), 8);
+  EXPECT_EQ(int8_bits(DType::kIQ4_XS), 8);
   EXPECT_EQ(int8_bits(DType::kBF16), 8);
 }
 

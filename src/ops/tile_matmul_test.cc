@@ -15,8 +15,9 @@ namespace {
 class TileMatmul : public EveryTable {};
 FOR_EVERY_PRODUCT_TABLE(TileMatmul);
 
-constexpr DType kQuantised[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                                DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kQuantised[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1,
+                                DType::kQ4_K,   DType::kQ5_K,   DType::kQ6_K,  DType::kQ2_K, DType::kQ3_K,
+                                DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kInt4G};
 
 // The same weights as rows and in tiles.
 struct TiledWeights {
@@ -281,7 +282,7 @@ TEST_P(TileMatmul, ProjectionsShareOneInput) {
 
 TEST_P(TileMatmul, ExtremesStayInTheirRow) {
   Prng prng(305);
-  for (DType dtype : {DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
+  for (DType dtype : {DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kQ2_K, DType::kMXFP4}) {
     const int32_t in = 256, rows = 8;
     const TiledWeights weights(prng, dtype, 20, in);
     std::vector<float> x = random_floats(prng, rows * in);

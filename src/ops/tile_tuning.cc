@@ -89,7 +89,8 @@ TileTuning::TileTuning() {
   for (const DType format : {DType::kQ8_0, DType::kQ5_K, DType::kQ6_K})
     tiles_asked[static_cast<size_t>(format)].second_level = true;
   unasked_rows[static_cast<size_t>(DType::kQ8_0)] = 4;
-  for (const DType format : {DType::kQ4_0, DType::kQ4_1, DType::kQ4_K}) unasked_rows[static_cast<size_t>(format)] = 2;
+  for (const DType format : {DType::kQ4_0, DType::kQ4_1, DType::kQ4_K, DType::kInt4G})
+    unasked_rows[static_cast<size_t>(format)] = 2;
 }
 
 void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> formats, const Clock& clock) {
@@ -109,7 +110,7 @@ void tune_tiles(OpContext& ctx, const OpTable& table, std::span<const DType> for
   own.scratch = scratch->bytes();
   bool sums_tried = !table.has_register_sums;
   for (const DType dtype : formats) {
-    if (!is_quantised(dtype)) continue;
+    if (!has_tiles(dtype)) continue;
     const bool try_sums = !sums_tried && dtype_info(dtype).block_elems == kActivationBlock;
     if (!table.has_matrix_unit && !try_sums) continue;
     auto weights = HostBuffer::allocate(matrix_bytes(dtype, LayoutId::kTile16, kOut, kIn));

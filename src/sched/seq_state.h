@@ -28,9 +28,11 @@ struct SeqState {
   int32_t known = 0;  // tokens whose ids are known: prompt and output
   // Running: positions with KV. Offered: positions that the prefix cache holds.
   int32_t computed = 0;
-  int32_t blocks = 0;  // running: blocks held; offered: blocks that the cache holds
-  // Running: blocks that preempting it would give back. Offered: of its blocks, those
-  // that count as available now.
+  // Blocks of text: running: that it has; offered: that the cache holds. And of the pool,
+  // which counts where there are windows (KvTables): else these are as many.
+  int32_t blocks = 0, blocks_held = 0;
+  // Of the pool. Running: blocks that preempting it would give back. Offered: of its
+  // blocks, those that count as available now.
   int32_t blocks_exclusive = 0;
   // Scale 0 left out; by first_position, so that a row's adapters are summed in one order
   // whatever the chunks.

@@ -14,9 +14,6 @@ namespace {
 
 constexpr int32_t kOldestShare = 4;  // the oldest prompt gets one part of so many
 
-// Blocks that the whole known text and one token more need beside those held.
-int32_t whole_need(const SeqState& seq) { return std::max(0, kv_blocks_for(seq.known + 1) - seq.blocks); }
-
 // Positions in [begin, end) of this sequence that want logits.
 int32_t logits_wanted(const SeqState& seq, int32_t begin, int32_t end) {
   const int32_t extra_begin = std::max(begin, seq.logits_begin), extra_end = std::min(end, seq.logits_end);
@@ -37,6 +34,33 @@ bool fewer_left(const SeqState& a, const SeqState& b) {
 }
 
 }  // namespace
+
+// Of the pool.
+int32_t StepPlanner::held_by(const SeqState& seq) const {
+  return input_.tables.has_windows() ? seq.blocks_held : seq.blocks;
+}
+
+// That so many more blocks of text take of the pool in a step.
+int32_t StepPlanner::pool_blocks(int32_t more) const { return std::max(0, more) * input_.tables.count(); }
+
+// Blocks of the pool that the whole known text and one token more need beside those held,
+// at most.
+int32_t StepPlanner::whole_need(const SeqState& seq) const {
+  const KvTables& tables = input_.tables;
+  const int64_t more = std::max(0, kv_blocks_for(seq.known + 1) - seq.blocks);
+  if (!tables.has_windows() || more == 0) return static_cast<int32_t>(more);
+  const int64_t sliding = (seq.blocks_held - int64_t{tables.full} * seq.blocks) / tables.sliding;
+  return static_cast<int32_t>(tables.blocks(more, std::max<int64_t>(1, tables.places_most() - sliding)));
+}
+
+// And of the known text alone where nobody else runs: steps may be as small as they must.
+int32_t StepPlanner::alone_need(const SeqState& seq) const {
+  const KvTables& tables = input_.tables;
+  const int64_t more = std::max(0, kv_blocks_for(seq.known) - seq.blocks);
+  if (!tables.has_windows() || more == 0) return static_cast<int32_t>(more);
+  const int64_t sliding = (seq.blocks_held - int64_t{tables.full} * seq.blocks) / tables.sliding;
+  return static_cast<int32_t>(tables.blocks(more, std::max<int64_t>(1, tables.places_least() - sliding)));
+}
 
 void StepPlanner::begin(const PlanInput& input) {
   input_ = input;
@@ -145,7 +169,7 @@ void StepPlanner::schedule(Entry& entry, int32_t rows_max) {
   const SeqState& seq = *entry.seq;
   int32_t rows = rows_within_budget(seq, rows_max);
   while (rows > 0) {
-    const int32_t blocks = std::max(0, kv_blocks_for(seq.computed + rows) - seq.blocks);
+    const int32_t blocks = pool_blocks(kv_blocks_for(seq.computed + rows) - seq.blocks);
     if (blocks <= blocks_left_) return give(entry, rows, blocks);
     if (!entry.admitted && preempt_youngest(entry)) continue;
     if (seq.remaining() == 1 && !entry.admitted && alive_ > 1) {  // itself the youngest
@@ -156,8 +180,9 @@ void StepPlanner::schedule(Entry& entry, int32_t rows_max) {
       return;
     }
     // The youngest prompt takes what is left.
-    rows = std::min(rows, (seq.blocks + std::max(0, blocks_left_)) * kKvBlockTokens - seq.computed);
-    if (kv_blocks_for(seq.computed + rows) - seq.blocks > blocks_left_) return;
+    const int32_t more = std::max(0, blocks_left_) / input_.tables.count();
+    rows = std::min(rows, (seq.blocks + more) * kKvBlockTokens - seq.computed);
+    if (kv_blocks_for(seq.computed + rows) - seq.blocks > more) return;
   }
 }
 
@@ -177,7 +202,7 @@ bool StepPlanner::preempt_youngest(const Entry& needy) {
     victim.rows = victim.blocks = victim.logits = 0;
     // Blocks that several victims share count for none of them; alone, everything but the
     // sequence's own blocks can be had.
-    if (alive_ == 1) blocks_left_ = input_.blocks_total - needy.seq->blocks;
+    if (alive_ == 1) blocks_left_ = input_.blocks_total - held_by(*needy.seq);
     preempted_.push_back(victim.seq->id);
     return true;
   }
@@ -186,15 +211,14 @@ bool StepPlanner::preempt_youngest(const Entry& needy) {
 
 Fit StepPlanner::offer(const SeqState& candidate) {
   CHECK(candidate.computed < candidate.known && candidate.draft.empty());
-  if (kv_blocks_for(candidate.known) > input_.blocks_total) return Fit::kImpossible;
+  if (input_.tables.blocks_least(candidate.known) > input_.blocks_total) return Fit::kImpossible;
   // KV is short: whoever was sent away must not be let in again in the same step.
   deferred_ = deferred_ || !preempted_.empty();
   if (deferred_) return Fit::kNoBlocks;
   if (alive_ >= options_.max_sequences) return Fit::kNoSlots;
   const int32_t left = blocks_left_ - candidate.blocks_exclusive;
-  const int32_t spare = alive_;  // one block for each running sequence to grow into
-  const bool fits = alive_ == 0 ? std::max(0, kv_blocks_for(candidate.known) - candidate.blocks) <= left
-                                : whole_need(candidate) + spare + promised_ <= left;
+  const int32_t spare = pool_blocks(alive_);  // one block for each running sequence to grow into
+  const bool fits = alive_ == 0 ? alone_need(candidate) <= left : whole_need(candidate) + spare + promised_ <= left;
   if (!fits || (alive_ > 0 && whole_need(candidate) > left_for_new_)) {
     deferred_ = true;
     return Fit::kNoBlocks;
@@ -263,12 +287,13 @@ void StepPlanner::speculate() {
   for (Entry& entry : entries_) {
     const SeqState& seq = *entry.seq;
     if (entry.rows == 0 || seq.draft.empty()) continue;
-    const int32_t held = std::max(seq.blocks + entry.blocks, kv_blocks_for(seq.computed + entry.rows));
-    const int32_t spare = deferred_ ? 0 : std::max(0, blocks_left_ - promised_ - alive_);
-    const int32_t room = (held + spare) * kKvBlockTokens - seq.computed - entry.rows;
+    const int32_t tables = input_.tables.count();
+    const int32_t held = std::max(seq.blocks + entry.blocks / tables, kv_blocks_for(seq.computed + entry.rows));
+    const int32_t spare = deferred_ ? 0 : std::max(0, blocks_left_ - promised_ - pool_blocks(alive_));
+    const int32_t room = (held + spare / tables) * kKvBlockTokens - seq.computed - entry.rows;
     const int32_t rows = std::min({static_cast<int32_t>(seq.draft.size()), rows_left, logits_left_, room});
     if (rows < 1) continue;
-    const int32_t blocks = std::max(0, kv_blocks_for(seq.computed + entry.rows + rows) - held);
+    const int32_t blocks = pool_blocks(kv_blocks_for(seq.computed + entry.rows + rows) - held);
     entry.rows += rows;
     entry.logits += rows;
     entry.blocks += blocks;

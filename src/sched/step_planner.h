@@ -27,6 +27,7 @@
 //     KV for its whole known text beside what all that run still need of theirs and a
 //     spare block for each. So it does not cause a preemption right away. Nobody is
 //     admitted in a step that preempts. Who joins others has no more than blocks_for_new.
+//     Of a layer that attends to a window a text needs the window and what a step writes.
 //  5. Draft rows (speculation) come last and take what is left of rows, logits and
 //     blocks, oldest sequence first. New blocks only where nobody waits for some and all
 //     could still grow: a guess preempts and defers nobody.
@@ -49,6 +50,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "ops/kv_tables.h"
 #include "sched/seq_state.h"
 #include "sched/step_plan.h"
 #include "sched/step_times.h"
@@ -65,8 +67,9 @@ struct PlanOptions {
 struct PlanInput {
   uint64_t step = 0;
   std::span<const SeqState> running;  // oldest first
-  int32_t blocks_available = 0;       // free or evictable
+  int32_t blocks_available = 0;       // of the pool, free or evictable
   int32_t blocks_total = 0;
+  KvTables tables = {};                // what so many blocks of text take of the pool
   int32_t blocks_for_new = INT32_MAX;  // of those available, for who joins now
   PrefillRows rows;
   std::span<const double> row_shares;  // by SeqState::queue, of P; empty: one queue
@@ -108,12 +111,16 @@ class StepPlanner {
     const SeqState* seq = nullptr;
     int32_t quota = 0;  // rows of a prompt, by rule 2
     int32_t rows = 0;
-    int32_t blocks = 0;  // new blocks that the rows need
+    int32_t blocks = 0;  // new blocks of the pool that the rows need
     int32_t logits = 0;
     bool preempted = false;
     bool admitted = false;  // in this step
   };
 
+  int32_t held_by(const SeqState& seq) const;
+  int32_t pool_blocks(int32_t more) const;
+  int32_t whole_need(const SeqState& seq) const;
+  int32_t alone_need(const SeqState& seq) const;
   bool is_prompt(const Entry& entry) const;
   int32_t rows_in_time() const;
   int32_t rows_for(const SeqState& candidate) const;

@@ -341,6 +341,9 @@ void put_steps(Page& page, const EngineStats& s) {
              number(s.collective_bytes));
   page.value(kCounter, "loralei_stream_read_bytes_total", "Bytes of weights read from disk while streaming.",
              number(s.disk_read_bytes));
+  const char* const kExperts = "Experts that the rows of a layer chose, by where they were.";
+  page.value(kCounter, "loralei_expert_uses_total", kExperts, number(s.expert_hits), {{"found", "memory"}});
+  page.value(kCounter, "loralei_expert_uses_total", kExperts, number(s.expert_misses), {{"found", "disk"}});
   page.value(kGauge, "loralei_paced", "1 where steps take the time of another machine (--pace).",
              s.paced_as.empty() ? 0 : 1);
   page.value(kCounter, "loralei_paced_steps_late_total", "Steps that took longer than --pace says.",

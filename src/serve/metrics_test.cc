@@ -59,6 +59,15 @@ TEST(Metrics, WhetherAServerIsPacedAndWhatWasLate) {
   }
 }
 
+TEST(Metrics, ExpertsAreCountedByWhereTheyWere) {
+  EngineStats stats;
+  stats.expert_hits = 30;
+  stats.expert_misses = 12;
+  const std::string text = Metrics({"base", 2048, 100, true}).render(stats, {}, {}, 1234.0);
+  EXPECT_NE(text.find("loralei_expert_uses_total{found=\"memory\"} 30\n"), std::string::npos);
+  EXPECT_NE(text.find("loralei_expert_uses_total{found=\"disk\"} 12\n"), std::string::npos);
+}
+
 TEST(Metrics, OwnNamesAndVllmsNames) {
   Metrics metrics({"base", 2048, 100, true});
   metrics.request_done(record("a"));

@@ -342,6 +342,7 @@ class FakeExecutor final : public Executor {
             .hidden_size = kHidden};
   }
 
+  KvTables tables;           // of the KV cache
   bool early_loads = false;  // steps may begin with adapters that are being read
   // What becomes of layers that a step lacks: they come while it waits, are late, or
   // will not come. Empty: they come; of one that is being read whoever reads it must
@@ -429,11 +430,29 @@ class FakeExecutor final : public Executor {
     return {};
   }
 
-  std::byte* cell(const StepBatch& batch, const BatchGroup& group, int32_t position) const {
+  std::byte* cell(const StepBatch& batch, const BatchGroup& group, int32_t position, int32_t table = 0) const {
     const int32_t index = position / kKvBlockTokens;
     CHECK(index < group.blocks_count);
-    const int32_t block = batch.blocks[static_cast<size_t>(group.blocks_begin + index)];
+    const int32_t block = batch.blocks[static_cast<size_t>(group.blocks_begin + table * group.blocks_count + index)];
+    CHECK(block >= 0);  // else it went, and somebody still reads it
     return kv_.slice(block, 0, 0) + (position % kKvBlockTokens) * 16;
+  }
+
+  // Each of its positions must be what the one behind it was computed from: told by the
+  // tokens' hashes, which a chain of the same text alone has.
+  void read_window(const StepBatch& batch, const BatchGroup& group, int32_t position, uint64_t hash) const {
+    for (int32_t table = tables.full; table < tables.count(); ++table) {
+      for (int32_t at = position; at >= std::max(0, position - tables.window + 1); --at) {
+        Cell seen;
+        std::memcpy(&seen, cell(batch, group, at, table), sizeof seen);
+        CHECK(seen.position == static_cast<uint64_t>(at));
+        if (at == position) CHECK(seen.hash == hash);
+        if (tables.full == 0) continue;
+        Cell whole;
+        std::memcpy(&whole, cell(batch, group, at), sizeof whole);
+        CHECK(seen.hash == whole.hash);
+      }
+    }
   }
 
   void choose(const StepBatch& batch, size_t index, std::span<float> logits) {
@@ -477,7 +496,9 @@ class FakeExecutor final : public Executor {
       hash = adapted(hash, content, segment.scale);
     }
     const Cell now{hash, static_cast<uint64_t>(position)};
-    std::memcpy(cell(batch, group, position), &now, sizeof now);
+    for (int32_t table = 0; table < tables.count(); ++table)
+      std::memcpy(cell(batch, group, position, table), &now, sizeof now);
+    read_window(batch, group, position, hash);
     hashes_[static_cast<size_t>(row)] = hash;
   }
 

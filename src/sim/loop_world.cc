@@ -19,6 +19,12 @@ ModelLimits limits_of(const WorldOptions& setup) {
   return limits;
 }
 
+// A position's 16 bytes are a part of a block that pays to encode.
+KvShape shape_of(const ModelConfig& config, bool encodes, const KvTables& tables) {
+  if (encodes) return {16, config.kv_heads, config.head_dim, DType::kI8};
+  return {config.layers, config.kv_heads, config.head_dim, DType::kF32, {}, tables};
+}
+
 }  // namespace
 
 LoopWorld::LoopWorld(const WorldOptions& setup)
@@ -30,9 +36,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   executor.early_loads = setup.early_loads;
   parts.executor = &executor;
   const bool encodes = setup.kv_sharing != KvSharing::kExact;
-  // A position's 16 bytes are a part of a block that pays to encode.
-  const KvShape shape = encodes ? KvShape{16, config.kv_heads, config.head_dim, DType::kI8}
-                                : KvShape{config.layers, config.kv_heads, config.head_dim, DType::kF32};
+  const KvShape shape = shape_of(config, encodes, setup.tables);
   parts.kv =
       std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, clock, setup.blocks_max)).value();
   CHECK(parts.kv->rest_by({.sharing = setup.kv_sharing, .ledger = &ledger}).ok());
@@ -60,6 +64,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   }
   executor.on_done([this](StepDone&& step) { done = std::move(step); });
   executor.use_kv(parts.kv->view(), parts.kv->streams());
+  executor.tables = setup.tables;
   CHECK(executor.reserve_vocab(config.vocab).ok());
   parts.config = config;
   parts.eos = config.eos;
@@ -72,7 +77,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
     return true;
   };
   parts.set_budget = [](int64_t blocks, const RoomMaker& room) { return room.resize_kv(static_cast<int32_t>(blocks)); };
-  parts.max_model_len = std::min(setup.max_model_len, setup.blocks * kKvBlockTokens);
+  parts.max_model_len = static_cast<int32_t>(max_model_len());
   parts.max_sequences = setup.max_sequences;
   parts.step_tokens = setup.step_tokens;
   parts.prefix_cache = setup.prefix_cache;

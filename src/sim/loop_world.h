@@ -29,6 +29,7 @@ namespace loralei::sim {
 
 struct WorldOptions {
   int32_t blocks = 64;
+  KvTables tables;         // of one layer each
   int32_t blocks_max = 0;  // that resize() may ask for; 0: no more than `blocks`
   int32_t max_sequences = 8;
   int32_t step_tokens = 32;
@@ -62,7 +63,9 @@ struct WorldOptions {
 class LoopWorld {
  public:
   explicit LoopWorld(const WorldOptions& setup = {});
-  int64_t max_model_len() const { return std::min(setup_.max_model_len, setup_.blocks * kKvBlockTokens); }
+  int64_t max_model_len() const {
+    return std::min<int64_t>(setup_.max_model_len, setup_.tables.tokens_within(setup_.blocks));
+  }
 
   RequestId submit(Submit submit) {
     submit.id = RequestId{++last_id};

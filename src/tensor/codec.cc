@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "tensor/small_blocks.h"
 
 namespace loralei {
 namespace {
@@ -57,6 +58,24 @@ void decode_q4_1(const std::byte* block, float* out) {
     out[i] = static_cast<float>(q & 15) * d + m;
     out[i + 16] = static_cast<float>(q >> 4) * d + m;
   }
+}
+
+// d, z, qs[16]
+void decode_int4g(const std::byte* block, float* out) {
+  const float d = load_half(block);
+  const float z = load_half(block + 2);
+  for (int i = 0; i < 16; ++i) {
+    const int q = byte_at(block, 4 + i);
+    out[i] = (static_cast<float>(q & 15) - z) * d;
+    out[i + 16] = (static_cast<float>(q >> 4) - z) * d;
+  }
+}
+
+// d in f32, 128 e4m3
+void decode_fp8g(const std::byte* block, float* out) {
+  float d;
+  std::memcpy(&d, block, sizeof d);
+  for (int i = 0; i < 128; ++i) out[i] = fp8_to_f32(static_cast<uint8_t>(block[4 + i])) * d;
 }
 
 // d, qh (32 fifth bits), qs[16]
@@ -303,6 +322,20 @@ void decode_row(DType dtype, const std::byte* source, float* out, int64_t count)
       return decode_blocks(dtype, source, out, count, decode_q5_k);
     case DType::kQ6_K:
       return decode_blocks(dtype, source, out, count, decode_q6_k);
+    case DType::kQ2_K:
+      return decode_blocks(dtype, source, out, count, decode_q2_k);
+    case DType::kQ3_K:
+      return decode_blocks(dtype, source, out, count, decode_q3_k);
+    case DType::kIQ4_NL:
+      return decode_blocks(dtype, source, out, count, decode_iq4_nl);
+    case DType::kIQ4_XS:
+      return decode_blocks(dtype, source, out, count, decode_iq4_xs);
+    case DType::kMXFP4:
+      return decode_blocks(dtype, source, out, count, decode_mxfp4);
+    case DType::kInt4G:
+      return decode_blocks(dtype, source, out, count, decode_int4g);
+    case DType::kF8G:
+      return decode_blocks(dtype, source, out, count, decode_fp8g);
   }
   CHECK(false);
 }

@@ -14,8 +14,9 @@
 namespace loralei {
 namespace {
 
-constexpr DType kAll[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
-                          DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kAll[] = {DType::kF32,  DType::kF16,   DType::kBF16, DType::kQ8_0, DType::kQ4_0,
+                          DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1, DType::kQ4_K, DType::kQ5_K,
+                          DType::kQ6_K, DType::kInt4G, DType::kF8G};
 
 TEST(DType, NamesParseBackInAnyCase) {
   for (DType dtype : kAll) EXPECT_EQ(parse_dtype(dtype_info(dtype).name), dtype);
@@ -312,6 +313,26 @@ TEST(Codec, Q8_0RoundsHalvesAwayFromZero) {
   EXPECT_EQ(out[1], 1.0f);
   EXPECT_EQ(out[2], -2.0f);
   EXPECT_EQ(out[3], 1.0f);
+}
+
+// Each block has its own scale, and int4g its own zero point, which need not be whole.
+TEST(Codec, OwnBlocksOfCheckpointsHaveTheirValues) {
+  std::vector<std::byte> int4(20), fp8(132);
+  const uint16_t d = f32_to_f16(0.25f), z = f32_to_f16(3.5f);
+  std::memcpy(int4.data(), &d, 2);
+  std::memcpy(int4.data() + 2, &z, 2);
+  for (size_t i = 0; i < 16; ++i) int4[4 + i] = static_cast<std::byte>(i | (15 - i) << 4);
+  std::vector<float> out(128);
+  decode_row(DType::kInt4G, int4.data(), out.data(), 32);
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(out[i], 0.25f * (static_cast<float>(i) - 3.5f));
+    EXPECT_EQ(out[16 + i], 0.25f * (static_cast<float>(15 - i) - 3.5f));
+  }
+  const float scale = 0.1f;  // of no other format
+  std::memcpy(fp8.data(), &scale, 4);
+  for (size_t i = 0; i < 128; ++i) fp8[4 + i] = static_cast<std::byte>(2 * i);
+  decode_row(DType::kF8G, fp8.data(), out.data(), 128);
+  for (size_t i = 0; i < 128; ++i) EXPECT_EQ(out[i], 0.1f * fp8_to_f32(static_cast<uint8_t>(2 * i))) << i;
 }
 
 TEST(Codec, AnyInputIsDefined) {

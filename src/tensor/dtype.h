@@ -7,7 +7,11 @@
 // kI8 and kF8 (e4m3: a sign, four bits of exponent, three of mantissa; tensor/codec.h)
 // are formats of the KV cache alone: bytes whose scale lies elsewhere (ops/args.h);
 // no file holds them. Block layouts are those of GGUF (ggml's published block structs),
-// little-endian.
+// little-endian. Two are our own, for numbers of checkpoints that no format of GGUF
+// keeps:
+//
+//   kInt4G  f16 d, f16 z, nibbles as those of q4_0: (q - z) * d
+//   kF8G    f32 d, 128 e4m3: number * d; computed with as plain numbers, not in tiles
 #pragma once
 
 #include <cstdint>
@@ -18,8 +22,29 @@
 
 namespace loralei {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K, kI8, kF8 };
-inline constexpr int kDTypeCount = 13;
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kI8,
+  kF8,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
+  kInt4G,
+  kF8G
+};
+inline constexpr int kDTypeCount = 20;
 
 struct DTypeInfo {
   const char* name;  // "bf16", "q4_k", ...
@@ -55,11 +80,28 @@ constexpr DTypeInfo dtype_info(DType dtype) {
       return {"int8", 1, 1};
     case DType::kF8:
       return {"fp8", 1, 1};
+    case DType::kQ2_K:
+      return {"q2_k", 256, 84};
+    case DType::kQ3_K:
+      return {"q3_k", 256, 110};
+    case DType::kIQ4_NL:
+      return {"iq4_nl", 32, 18};
+    case DType::kIQ4_XS:
+      return {"iq4_xs", 256, 136};
+    case DType::kMXFP4:
+      return {"mxfp4", 32, 17};
+    case DType::kInt4G:
+      return {"int4g", 32, 20};
+    case DType::kF8G:
+      return {"fp8g", 128, 132};
   }
   return {"?", 1, 4};
 }
 
 constexpr bool is_quantised(DType dtype) { return dtype_info(dtype).block_elems > 1; }
+
+// Whether its rows may lie in tiles (tensor/tile_layout.h) and meet inputs as integers.
+constexpr bool has_tiles(DType dtype) { return is_quantised(dtype) && dtype != DType::kF8G; }
 
 // A cache's vector in this format has a scale of its own.
 constexpr bool has_vector_scale(DType dtype) { return dtype == DType::kI8 || dtype == DType::kF8; }

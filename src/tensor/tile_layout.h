@@ -7,9 +7,10 @@
 // stream of memory.
 // Each block is
 //
-//   head    d f16[16], m f16[16] where the format has one, then the packed sub-scales
+//   head    a scale of one byte u8[16] (mxfp4), or d f16[16] and what other 16 bits the
+//           format has (m; the scales' high bits of iq4_xs), then the packed sub-scales
 //           u32[n][16]
-//   high    the words that hold fifth and sixth bits, u32[n][16]
+//   high    the words that hold the highest bits, u32[n][16]
 //   quants  u32[n][16]
 //
 // Word w of row r of a section lies at [w][r]; within a word nothing moves, so packing is
@@ -32,7 +33,9 @@ namespace loralei {
 
 // Where the parts of one source block lie (offsets in bytes) and how many words each has.
 struct BlockParts {
-  int halves = 1;       // f16 numbers: d, or d and m
+  int byte_scales = 0;  // scales of one byte
+  int byte_at = 0;
+  int halves = 1;       // numbers of 16 bits: d, or d and m
   int half_at = 0;      // the first; the second follows
   int scale_words = 0;  // packed sub-scales
   int scale_at = 0;
@@ -41,7 +44,8 @@ struct BlockParts {
   int quant_words = 0;
   int quant_at = 0;
 
-  constexpr int64_t head_bytes() const { return int64_t{kRowTile} * (2 * halves + 4 * scale_words); }
+  constexpr int64_t head_bytes() const { return int64_t{kRowTile} * (byte_scales + 2 * halves + 4 * scale_words); }
+  constexpr int64_t scale_words_at() const { return int64_t{kRowTile} * (byte_scales + 2 * halves); }  // in the head
   constexpr int64_t high_bytes() const { return int64_t{kRowTile} * 4 * high_words; }
   constexpr int64_t quant_bytes() const { return int64_t{kRowTile} * 4 * quant_words; }
   constexpr int64_t bytes() const { return head_bytes() + high_bytes() + quant_bytes(); }  // of sixteen rows

@@ -12,8 +12,9 @@
 namespace loralei {
 namespace {
 
-constexpr DType kQuantised[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                                DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kQuantised[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1,
+                                DType::kQ4_K,   DType::kQ5_K,   DType::kQ6_K,  DType::kQ2_K, DType::kQ3_K,
+                                DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kInt4G};
 
 std::vector<std::byte> random_bytes(Prng& prng, int64_t count) {
   std::vector<std::byte> bytes(static_cast<size_t>(count));
@@ -52,6 +53,7 @@ TEST(TileLayout, PartsCoverTheBlock) {
     const auto mark = [&](int at, int count) {
       for (int i = at; i < at + count; ++i) ++times[static_cast<size_t>(i)];
     };
+    mark(parts.byte_at, parts.byte_scales);
     mark(parts.half_at, 2 * parts.halves);
     mark(parts.scale_at, 4 * parts.scale_words);
     mark(parts.high_at, 4 * parts.high_words);

@@ -47,7 +47,7 @@ class VectorFile {
 
 TEST(Vectors, BlocksMeanWhatTheReferenceSays) {
   for (DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K,
-                      DType::kQ6_K}) {
+                      DType::kQ6_K, DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4}) {
     const VectorFile file(dtype_info(dtype).name);
     const auto blocks = file.read<std::byte>("blocks");
     const auto values = file.read<float>("values");

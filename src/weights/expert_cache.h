@@ -35,6 +35,7 @@
 
 #include "base/result.h"
 #include "device/host/arena.h"
+#include "formats/model_config.h"
 #include "formats/packed_index.h"
 #include "sys/block_reader.h"
 #include "weights/expert_plan.h"
@@ -42,7 +43,7 @@
 
 namespace loralei {
 
-inline constexpr size_t kExpertParts = 3;  // gate, up, down
+inline constexpr size_t kExpertParts = kExpertMatrixCount;  // gate, up, down
 
 struct ExpertShape {
   int32_t layers = 0;   // that have experts, in the order of a pass

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/expert_use.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -15,49 +14,58 @@ ExpertUse::ExpertUse(WeightStore& store, std::span<const ExpertSlots> experts, s
   CHECK(chosen.size() <= room.size());
 }
 
-bool ExpertUse::is_resident(const ExpertSlots& expert) const {
-  return std::all_of(expert.begin(), expert.end(),
-                     [this](TensorSlot slot) { return store_.state_->matrices[static_cast<size_t>(slot)].resident(); });
+ExpertUse::~ExpertUse() { end(); }
+
+void ExpertUse::end() {
+  views_ = {};
+  if (std::exchange(cached_, false)) store_.state_->experts->end();
 }
 
-// Reads what is streamed of an expert that nobody has chosen.
-Status ExpertUse::pass_over(const ExpertSlots& expert) {
-  for (const TensorSlot slot : expert) {
-    WeightUse use(store_, {&slot, 1});
-    for (;;) {
-      TRY_ASSIGN(const bool more, use.next());
-      if (!more) break;
-    }
-  }
-  return {};
+// Whole where it is resident, else without panels.
+ExpertView ExpertUse::view_of(int32_t expert) const {
+  const ExpertSlots& slots = experts_[static_cast<size_t>(expert)];
+  return {expert, store_.view(slots[0]), store_.view(slots[1]), store_.view(slots[2])};
 }
 
 Result<bool> ExpertUse::next() {
-  if (!std::exchange(began_, true)) {
-    size_t count = 0;
-    for (const int32_t chosen : chosen_) {
-      const ExpertSlots& expert = experts_[static_cast<size_t>(chosen)];
-      if (!is_resident(expert)) continue;
-      room_[count++] = {chosen, false, store_.view(expert[0]), store_.view(expert[1]), store_.view(expert[2])};
-    }
-    if (!store_.state_->plan.streams()) expert_ = experts_.size();
-    views_ = room_.first(count);
-    if (count > 0) return true;
-  }
+  WeightStore::State& state = *store_.state_;
+  if (!state.pass_failure.ok()) return state.pass_failure.error();
+  if (state.plan.expert_bytes > 0) return next_cached();
   views_ = {};
-  for (; expert_ < experts_.size(); ++expert_) {
-    const ExpertSlots& expert = experts_[expert_];
-    while (next_chosen_ < chosen_.size() && static_cast<size_t>(chosen_[next_chosen_]) < expert_) ++next_chosen_;
-    if (is_resident(expert)) continue;
-    if (next_chosen_ == chosen_.size() || static_cast<size_t>(chosen_[next_chosen_]) != expert_) {
-      TRY(pass_over(expert));
-      continue;
-    }
-    room_[0] = {.expert = static_cast<int32_t>(expert_++), .streamed = true};
-    views_ = room_.first(1);
-    return true;
+  if (std::exchange(began_, true)) return false;
+  for (size_t i = 0; i < chosen_.size(); ++i) room_[i] = view_of(chosen_[i]);
+  views_ = room_.first(chosen_.size());
+  return !views_.empty();
+}
+
+Result<bool> ExpertUse::next_cached() {
+  WeightStore::State& state = *store_.state_;
+  if (state.experts == nullptr) return state.stream_failure.error();
+  if (!std::exchange(began_, true)) {
+    const int32_t layer = state.matrices[static_cast<size_t>(experts_[0][0])].planned.layer;
+    state.experts->begin(state.expert_layer[static_cast<size_t>(layer)], chosen_);
+    cached_ = true;
   }
-  return false;
+  if (!cached_) return false;
+  const auto some = state.experts->next();
+  if (!some.ok()) {
+    end();
+    state.pass_failure = state.packed_failure(some.error());
+    return state.pass_failure.error();
+  }
+  size_t count = 0;
+  for (const HeldExpert& held : *some) {
+    ExpertView& view = room_[count++] = view_of(held.expert);
+    auto& panels = state.expert_panels[static_cast<size_t>(held.expert)];
+    const std::array<WeightView*, kExpertParts> parts = {&view.gate, &view.up, &view.down};
+    for (size_t part = 0; part < parts.size(); ++part) {
+      panels[part] = {held.data[part], 0, parts[part]->rows};
+      parts[part]->panels = {&panels[part], 1};
+    }
+  }
+  views_ = room_.first(count);
+  if (count == 0) end();
+  return count > 0;
 }
 
 }  // namespace loralei

@@ -66,7 +66,8 @@ struct UnitSizes {
 
 bool shrinkable(const HeldMatrix& matrix) {
   // The counts of a narrower tile would take more memory than it does itself.
-  return can_shrink(matrix.target.dtype) && matrix.planned.role != MatrixRole::kEmbed &&
+  // An expert is read by itself and used at once.
+  return can_shrink(matrix.target.dtype) && matrix.planned.expert < 0 && matrix.planned.role != MatrixRole::kEmbed &&
          matrix.target.rows >= kRowTile && matrix.target.cols >= 32;
 }
 int64_t shrinkable_bytes(const HeldTensors& held) {

@@ -42,7 +42,7 @@ DType held_dtype(const TensorInfo& info, const WeightOptions& options) {
 
 LayoutId held_layout(const TensorInfo& info, DType held, bool tied_head, const WeightOptions& options) {
   const bool looked_up_only = info.name == "model.embed_tokens.weight" && !tied_head;
-  return is_quantised(held) && !looked_up_only ? options.quantised_layout : LayoutId::kPlain;
+  return has_tiles(held) && !looked_up_only ? options.quantised_layout : LayoutId::kPlain;
 }
 
 // "mlp.experts.7.up_proj.weight", "mlp.shared_expert.up_proj.weight"
@@ -294,7 +294,12 @@ Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info,
   target.rows = target.source_rows = permuted ? count : 1;
   target.source_row_bytes = row_bytes(info.dtype, target.cols);
   std::vector<std::byte> buffer;
-  return reader.read_rows(info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer);
+  TRY_ASSIGN(const uint64_t hash,
+             reader.read_rows(info, target, 0, target.rows, reinterpret_cast<std::byte*>(values.data()), buffer));
+  if (info.plus != 0) {
+    for (float& value : values) value += info.plus;
+  }
+  return hash;
 }
 
 std::string fingerprint_text(uint64_t sum) {

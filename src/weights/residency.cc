@@ -5,11 +5,14 @@
 #include <array>
 #include <cstdio>
 #include <initializer_list>
+#include <iterator>
 #include <optional>
 
 #include "base/check.h"
 #include "base/units.h"
+#include "formats/packed_index.h"
 #include "tensor/weight_view.h"
+#include "weights/expert_plan.h"
 
 namespace loralei {
 namespace {
@@ -87,6 +90,37 @@ struct Shape {
     return bytes;
   }
 };
+
+// --- experts ---
+bool is_expert(const PlannedMatrix& matrix) { return matrix.expert >= 0; }
+
+struct ExpertSizes {
+  std::vector<int64_t> layer_bytes;  // of an expert of each layer that has some
+  int32_t experts = 0;               // of each
+  int32_t count = 0;                 // in all
+};
+ExpertSizes expert_sizes(const std::vector<PlannedMatrix>& matrices) {
+  ExpertSizes sizes;
+  int32_t layer = -1;
+  for (const PlannedMatrix& matrix : matrices) {
+    if (!is_expert(matrix)) continue;
+    if (matrix.layer != layer) sizes.layer_bytes.push_back(0);
+    layer = matrix.layer;
+    sizes.experts = std::max(sizes.experts, matrix.expert + 1);
+    // In one of them, since all are alike. It is read from page to page.
+    if (matrix.expert == 0)
+      sizes.layer_bytes.back() += (planned_bytes(matrix) + kPackedAlign - 1) / kPackedAlign * kPackedAlign;
+  }
+  sizes.count = sizes.experts * static_cast<int32_t>(sizes.layer_bytes.size());
+  return sizes;
+}
+
+std::vector<PlannedMatrix> without_experts(const std::vector<PlannedMatrix>& matrices) {
+  std::vector<PlannedMatrix> others;
+  std::copy_if(matrices.begin(), matrices.end(), std::back_inserter(others),
+               [](const PlannedMatrix& matrix) { return !is_expert(matrix); });
+  return others;
+}
 
 // --- balanced ---
 constexpr std::array<std::array<MatrixRole, 3>, 3> kStreamedFirst = {{
@@ -338,6 +372,7 @@ void ResidencyPlan::lock(const std::vector<PlannedMatrix>& matrices, std::vector
   locked_bytes = streamed_bytes = decoded_bytes = looked_up_bytes = 0;
   for (size_t i = 0; i < matrices.size(); ++i) {
     const PlannedMatrix& matrix = matrices[i];
+    if (expert_bytes > 0 && is_expert(matrix)) continue;
     const int64_t locked = (locked_rows[i] + kRowTile - 1) / kRowTile, streamed = tiles_of(matrix) - locked;
     locked_bytes += locked * matrix.tile_bytes;
     if (matrix.role == MatrixRole::kEmbed) {
@@ -372,9 +407,47 @@ int64_t panel_rows(const PlannedMatrix& matrix) {
 
 int64_t least_residency_bytes(const std::vector<PlannedMatrix>& matrices, ResidencyPolicy policy) {
   const Shape shape(matrices);
+  if (const ExpertSizes sizes = expert_sizes(matrices); sizes.count > 0) {
+    return std::min(shape.touched_bytes, least_residency_bytes(without_experts(matrices), policy) +
+                                             least_expert_bytes(sizes.layer_bytes, sizes.experts));
+  }
   const int64_t streaming = always_locked_bytes(shape, policy) + window_need(shape, {matrices, 0}).least;
   return std::min(streaming, shape.touched_bytes);
 }
+
+namespace {
+
+// What does not fit, with experts.
+Result<ResidencyPlan> plan_with_experts(const std::vector<PlannedMatrix>& matrices, const ExpertSizes& sizes,
+                                        int64_t bytes, const ResidencyOptions& options) {
+  const std::vector<PlannedMatrix> others = without_experts(matrices);
+  const Shape shape(others);
+  const int64_t least = least_expert_bytes(sizes.layer_bytes, sizes.experts);
+  const int64_t most = most_expert_bytes(sizes.layer_bytes, sizes.experts);
+  const bool embedding = options.policy != ResidencyPolicy::kBalanced;
+  const int64_t all_others = shape.touched_bytes + (embedding ? shape.embed_bytes : 0);
+  ResidencyPlan of_others;
+  int64_t for_experts = least;
+  if (bytes - all_others >= least) {
+    Locker locker(others, all_others);
+    for (size_t i = 0; i < others.size(); ++i) {
+      if (embedding || others[i].role != MatrixRole::kEmbed) locker.lock_all(i);
+    }
+    of_others = result_of(shape, locker, 0);
+    for_experts = std::min(most, bytes - all_others);
+  } else {
+    TRY_ASSIGN(of_others, plan_residency(others, bytes - least, options));
+  }
+  ResidencyPlan plan = of_others;
+  plan.expert_bytes = for_experts;
+  std::vector<int64_t> rows;
+  size_t other = 0;
+  for (const PlannedMatrix& matrix : matrices) rows.push_back(is_expert(matrix) ? 0 : of_others.locked_rows[other++]);
+  plan.lock(matrices, std::move(rows));
+  return plan;
+}
+
+}  // namespace
 
 Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices, int64_t bytes,
                                      const ResidencyOptions& options) {
@@ -387,6 +460,8 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
     for (size_t i = 0; i < matrices.size(); ++i) locker.lock_all(i);
     return result_of(shape, locker, 0);
   }
+  if (const ExpertSizes sizes = expert_sizes(matrices); sizes.count > 0)
+    return plan_with_experts(matrices, sizes, bytes, options);
   const int64_t always = always_locked_bytes(shape, options.policy);
   const int64_t most = options.window_bytes > 0 ? options.window_bytes : default_window_most(shape, options.policy);
   int64_t window = std::min(most, bytes - always);
@@ -417,12 +492,30 @@ Result<ResidencyPlan> plan_residency(const std::vector<PlannedMatrix>& matrices,
   return std::move(*plan);
 }
 
+PassBytes pass_bytes(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan, int32_t used) {
+  PassBytes bytes{.read = plan.streamed_bytes};
+  for (const PlannedMatrix& matrix : matrices) {
+    if (matrix.role != MatrixRole::kEmbed && !is_expert(matrix)) bytes.touched += planned_bytes(matrix);
+  }
+  const ExpertSizes sizes = expert_sizes(matrices);
+  if (sizes.count == 0) return bytes;
+  int64_t of_row = 0;
+  for (const int64_t expert : sizes.layer_bytes) of_row += expert * used;
+  bytes.touched += of_row;
+  if (plan.expert_bytes == 0) return bytes;
+  const double room =
+      static_cast<double>(plan.expert_bytes) / static_cast<double>(most_expert_bytes(sizes.layer_bytes, sizes.experts));
+  bytes.read += static_cast<int64_t>((1 - room) * static_cast<double>(of_row));
+  return bytes;
+}
+
 std::string describe_residency(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan) {
   struct Sum {
     int64_t count = 0, locked = 0, streamed = 0;
   };
   std::array<Sum, kMatrixRoles> sums;
   for (size_t i = 0; i < matrices.size(); ++i) {
+    if (plan.expert_bytes > 0 && is_expert(matrices[i])) continue;
     Sum& sum = sums[static_cast<size_t>(matrices[i].role)];
     const int64_t locked = (plan.locked_rows[i] + kRowTile - 1) / kRowTile;
     ++sum.count;
@@ -444,6 +537,14 @@ std::string describe_residency(const std::vector<PlannedMatrix>& matrices, const
   std::snprintf(line, sizeof line, "%-10s %8s %12s %12s\n", "all", "", format_bytes(plan.locked_bytes).c_str(),
                 format_bytes(plan.streamed_bytes).c_str());
   text += line;
+  if (plan.expert_bytes > 0) {
+    const ExpertSizes sizes = expert_sizes(matrices);
+    int64_t all = 0;
+    for (const int64_t layer : sizes.layer_bytes) all += layer * sizes.experts;
+    text += std::to_string(sizes.count) + " experts of " + format_bytes(all) + ", of which those used most are in " +
+            format_bytes(plan.expert_bytes) + " of memory, and others are read when they are chosen\n";
+    if (plan.window_bytes == 0) return text;
+  }
   text += "stream window " + format_bytes(plan.window_bytes);
   if (plan.decode_bytes > 0) {
     text += ", " + format_bytes(plan.decode_bytes) + " of it for decoding: " + format_bytes(plan.decoded_bytes) +

@@ -3,13 +3,15 @@
 // are streamed from disk in every pass (FlexInfer §3.4, mechanisms §2). A pure function
 // of the tensor list and a number of bytes; any thread.
 //
-// A pass touches the matrices in the order of the list: layer by layer, the head last;
-// of an embedding that is only looked up it reads single rows, which is no streaming.
-// Rows are locked from a matrix's first row on and in whole row tiles. Locked rows take
-// their bytes as the kernels use them, streamed ones as they are stored (shrunk or not);
-// what is streamed shrunk is decoded into a part of the window.
-// Invariants: locked_bytes + window_bytes <= the bytes given; the window holds two of the
-// largest panel that is streamed, and one decoded.
+// A pass touches the matrices in the order of the list: layer by layer, the head last; of
+// an embedding that is only looked up it reads single rows, which is no streaming. Rows
+// are locked from a matrix's first row on and in whole row tiles. Locked rows take their
+// bytes as the kernels use them, streamed ones as they are stored (shrunk or not); what
+// is streamed shrunk is decoded into a part of the window. Of a mixture a pass uses a few
+// experts alone: where not all fit, everything else is locked first, since every pass
+// touches it, and what is left is a cache of experts.
+// Invariants: locked_bytes + window_bytes + expert_bytes <= the bytes given; the window
+// holds two of the largest panel that is streamed, and one decoded.
 // Failure: too few bytes to run at all is refused with the least that would do.
 #pragma once
 
@@ -57,13 +59,17 @@ struct ResidencyOptions {
 struct ResidencyPlan {
   std::vector<int64_t> locked_rows;  // by matrix, in the order given; all rows of those not streamed
   int64_t locked_bytes = 0;
-  int64_t streamed_bytes = 0;      // read in every pass, as stored
-  int64_t decoded_bytes = 0;       // the same, as held
-  int64_t looked_up_bytes = 0;     // embedding left on disk, read row by row
-  int64_t window_bytes = 0;        // memory of what is on its way
-  int64_t decode_bytes = 0;        // of it: where a round's shrunk panels are decoded to
+  int64_t streamed_bytes = 0;   // read in every pass, as stored
+  int64_t decoded_bytes = 0;    // the same, as held
+  int64_t looked_up_bytes = 0;  // embedding left on disk, read row by row
+  int64_t window_bytes = 0;     // memory of what is on its way
+  int64_t decode_bytes = 0;     // of it: where a round's shrunk panels are decoded to
+  // Of the cache in which the experts of a mixture are that are used most
+  // (expert_cache.h), where not all of them fit: none is locked then, and no pass streams
+  // them. 0: they are as other matrices are.
+  int64_t expert_bytes = 0;
   int64_t window_bound_bytes = 0;  // three layers' streamed bytes or 128 MiB, whichever is less
-  bool streams() const { return streamed_bytes > 0; }
+  bool streams() const { return streamed_bytes > 0 || expert_bytes > 0; }
   // Locks these rows of every matrix and no others. The window stays.
   void lock(const std::vector<PlannedMatrix>& matrices, std::vector<int64_t> rows);
 };
@@ -90,6 +96,14 @@ int64_t least_residency_bytes(const std::vector<PlannedMatrix>& matrices, Reside
 // Rows of a streamed panel of this matrix: whole tiles of up to kPanelBytes,
 // at least one.
 int64_t panel_rows(const PlannedMatrix& matrix);
+
+// Bytes of a pass of one row, of which each layer's experts are `used`. What is read of
+// them is what it would be if all were chosen alike: those used most are read less.
+struct PassBytes {
+  int64_t touched = 0;
+  int64_t read = 0;
+};
+PassBytes pass_bytes(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan, int32_t used);
 
 // The plan by kind of tensor as a table for people.
 std::string describe_residency(const std::vector<PlannedMatrix>& matrices, const ResidencyPlan& plan);

@@ -18,7 +18,7 @@ constexpr ResidencyPolicy kPolicies[] = {ResidencyPolicy::kBalanced,   Residency
 
 // Row bytes as of q4_0: 18 bytes for 32 numbers.
 PlannedMatrix matrix(MatrixRole role, int32_t layer, int64_t rows, int64_t cols) {
-  return {role, layer, rows, kRowTile * cols / 32 * 18};
+  return {.role = role, .layer = layer, .rows = rows, .tile_bytes = kRowTile * cols / 32 * 18};
 }
 std::vector<PlannedMatrix> model(int layers, int64_t hidden, int64_t kv, int64_t ffn, int64_t vocab, bool tied) {
   std::vector<PlannedMatrix> list;
@@ -277,6 +277,86 @@ TEST(Residency, NamesAreParsedAndPrinted) {
   const std::string text = describe_residency(list, plan_residency(list, 1'000'000'000, {}).value());
   EXPECT_NE(text.find("gate"), std::string::npos);
   EXPECT_NE(text.find("looked up"), std::string::npos);
+}
+
+// Layers of attention and of eight experts each, those of every other layer larger.
+std::vector<PlannedMatrix> mixture() {
+  std::vector<PlannedMatrix> list;
+  for (int32_t layer = 0; layer < 6; ++layer) {
+    list.push_back({.role = MatrixRole::kQ, .layer = layer, .rows = 2048, .tile_bytes = 4096});
+    for (int32_t expert = 0; expert < 8; ++expert) {
+      for (const MatrixRole role : {MatrixRole::kGate, MatrixRole::kUp, MatrixRole::kDown}) {
+        list.push_back({.role = role,
+                        .layer = layer,
+                        .expert = expert,
+                        .rows = 128,
+                        .tile_bytes = layer % 2 == 0 || role != MatrixRole::kDown ? 4096 : 6000});
+      }
+    }
+  }
+  list.push_back({.role = MatrixRole::kHead, .rows = 512, .tile_bytes = 4096});
+  list.push_back({.role = MatrixRole::kEmbed, .rows = 512, .tile_bytes = 4096});
+  return list;
+}
+
+TEST(Residency, OfAMixtureAllElseIsLockedFirstAndExpertsHaveWhatIsLeft) {
+  const std::vector<PlannedMatrix> list = mixture();
+  int64_t experts = 0, others = 0;
+  for (const PlannedMatrix& matrix : list) {
+    if (matrix.role == MatrixRole::kEmbed) continue;
+    (matrix.expert >= 0 ? experts : others) += planned_bytes(matrix);
+  }
+  const auto whole = plan_residency(list, experts + others, {});
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(whole->expert_bytes, 0);
+  EXPECT_FALSE(whole->streams());
+
+  const auto part = plan_residency(list, others + experts / 2, {});
+  ASSERT_TRUE(part.ok());
+  EXPECT_EQ(part->locked_bytes, others);
+  EXPECT_EQ(part->expert_bytes, experts / 2);
+  EXPECT_EQ(part->streamed_bytes, 0);
+  EXPECT_EQ(part->window_bytes, 0);
+  EXPECT_TRUE(part->streams());
+  for (size_t i = 0; i < list.size(); ++i)
+    EXPECT_EQ(part->locked_rows[i], list[i].expert >= 0 || list[i].role == MatrixRole::kEmbed ? 0 : list[i].rows);
+  EXPECT_NE(describe_residency(list, *part).find("48 experts"), std::string::npos);
+  // A row uses two of the eight experts of a layer, and finds every other one.
+  const PassBytes bytes = pass_bytes(list, *part, 2);
+  EXPECT_NEAR(static_cast<double>(bytes.touched), static_cast<double>(others + experts / 4), 100000.0);
+  EXPECT_NEAR(static_cast<double>(bytes.read), static_cast<double>(experts / 8), 50000.0);
+}
+
+TEST(Residency, WhereAMixturesOthersDoNotFitTheyAreStreamedAndTwoExpertsOfASizeHaveRoom) {
+  const std::vector<PlannedMatrix> list = mixture();
+  int64_t others = 0;
+  for (const PlannedMatrix& matrix : list) {
+    if (matrix.role != MatrixRole::kEmbed && matrix.expert < 0) others += planned_bytes(matrix);
+  }
+  const auto part = plan_residency(list, others, {});
+  ASSERT_TRUE(part.ok()) << part.error().message;
+  EXPECT_GT(part->streamed_bytes, 0);
+  EXPECT_LT(part->streamed_bytes, others);
+  const int64_t smaller = 3 * 8 * 4096, larger = 2 * 8 * 4096 + 12 * 4096;  // whole pages of a part
+  EXPECT_EQ(part->expert_bytes, 2 * (smaller + larger));
+  EXPECT_LE(part->locked_bytes + part->window_bytes + part->expert_bytes, others);
+
+  const int64_t least = least_residency_bytes(list, ResidencyPolicy::kBalanced);
+  EXPECT_TRUE(plan_residency(list, least, {}).ok());
+  EXPECT_FALSE(plan_residency(list, least - 1, {}).ok());
+}
+
+TEST(Residency, EveryBudgetOfAMixtureIsKept) {
+  const std::vector<PlannedMatrix> list = mixture();
+  int64_t all = 0;
+  for (const PlannedMatrix& matrix : list) all += planned_bytes(matrix);
+  for (const ResidencyPolicy policy : {ResidencyPolicy::kBalanced, ResidencyPolicy::kFlex, ResidencyPolicy::kNone}) {
+    for (int64_t bytes = least_residency_bytes(list, policy); bytes < all; bytes += 77777) {
+      const auto plan = plan_residency(list, bytes, {.policy = policy});
+      ASSERT_TRUE(plan.ok()) << plan.error().message;
+      EXPECT_LE(plan->locked_bytes + plan->window_bytes + plan->expert_bytes, bytes);
+    }
+  }
 }
 
 }  // namespace

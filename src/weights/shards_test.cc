@@ -88,9 +88,9 @@ void Shards::expect_parts(const BaseModelFile& file, WeightOptions options, int 
 
 TEST_F(Shards, PartsPutTogetherAreTheModel) {
   int checked = 0;
-  for (const char* model :
-       {"llama2", "llama-gqa", "qwen2", "qwen3", "granite", "smollm3", "mistral-window", "dtype-f16", "sharded",
-        "gguf-llama-q8_0.gguf", "gguf-llama-q4_0.gguf", "gguf-llama-f16.gguf"}) {
+  for (const char* model : {"llama2", "llama-gqa", "qwen2", "qwen3", "granite", "smollm3", "gemma2", "gemma3", "phi3",
+                            "glm4", "starcoder2", "mistral-window", "dtype-f16", "sharded", "gguf-llama-q8_0.gguf",
+                            "gguf-llama-q4_0.gguf", "gguf-llama-f16.gguf"}) {
     const auto file = open_base_model(kModels + model);
     if (!file.ok()) continue;
     for (const int size : {2, 3, 4}) {

@@ -12,6 +12,7 @@
 #include "formats/model_tensors.h"
 #include "tensor/codec.h"
 #include "tensor/tile_layout.h"
+#include "weights/stored_rows.h"
 
 namespace loralei {
 namespace {
@@ -47,6 +48,7 @@ Result<TensorReader> TensorReader::open(const BaseModelFile& model) {
   reader.permuted_qk_ = model.permuted_qk;
   reader.heads_ = model.config.heads;
   reader.kv_heads_ = model.config.kv_heads;
+  reader.rotary_dim_ = rotary_dim_of(model.config);
   return reader;
 }
 
@@ -68,31 +70,43 @@ ShardPart TensorReader::held_rows(const TensorTarget& target, int64_t row_begin,
   return {begin, end - begin};
 }
 
-int64_t TensorReader::buffer_bytes(const TensorInfo& info, const TensorTarget& target, int64_t row_count) {
+// Whether rows are held as they are read.
+bool TensorReader::in_place(const TensorInfo& info, const TensorTarget& target) {
   const bool tiles = target.layout == LayoutId::kTile16;
   const bool whole = target.rows == target.source_rows && !target.cut_cols;
-  if (whole && !tiles && target.permuted_heads == 0 && target.dtype == info.dtype) return 0;
-  return row_count * target.source_row_bytes + kRowTile * row_bytes(target.dtype, target.cols);
+  return whole && !tiles && target.permuted_heads == 0 && target.dtype == info.dtype;
+}
+
+int64_t TensorReader::buffer_bytes(const TensorInfo& info, const TensorTarget& target, int64_t row_count) {
+  const int64_t parts = info.stored ? stored_scratch_bytes(info, row_count) : 0;
+  if (in_place(info, target)) return parts;
+  return row_count * target.source_row_bytes + kRowTile * row_bytes(target.dtype, target.cols) + parts;
+}
+
+Status TensorReader::fetch(const TensorInfo& info, const TensorTarget& target, int64_t row_begin, int64_t row_count,
+                           std::byte* to, std::span<std::byte> scratch) const {
+  if (info.stored) return read_stored_rows(files_, info, row_begin, row_count, to, scratch);
+  const int64_t bytes = row_count * target.source_row_bytes;
+  return files_[info.file]->read_exact(info.offset + row_begin * target.source_row_bytes,
+                                       {to, static_cast<size_t>(bytes)});
 }
 
 Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin,
                                          int64_t row_count, std::byte* out, std::vector<std::byte>& buffer) const {
   const int64_t held_row_bytes = row_bytes(target.dtype, target.cols);
   const int64_t source_bytes = row_count * target.source_row_bytes;
-  const File& file = *files_[info.file];
   const bool tiles = target.layout == LayoutId::kTile16;
-  const int64_t needed = buffer_bytes(info, target, row_count);  // source rows, then converted ones of a tile
-  const bool in_place = needed == 0;
-  std::byte* source = out;
-  if (!in_place) {
-    buffer.resize(static_cast<size_t>(needed));
-    source = buffer.data();
-  }
-  TRY(file.read_exact(info.offset + row_begin * target.source_row_bytes, {source, static_cast<size_t>(source_bytes)}));
+  // Source rows, then converted ones of a tile, then parts of rows that are stored in
+  // such.
+  buffer.resize(static_cast<size_t>(buffer_bytes(info, target, row_count)));
+  const bool as_read = in_place(info, target);
+  const int64_t parts_at = as_read ? 0 : source_bytes + kRowTile * held_row_bytes;
+  std::byte* const source = as_read ? out : buffer.data();
+  TRY(fetch(info, target, row_begin, row_count, source, std::span(buffer).subspan(static_cast<size_t>(parts_at))));
   uint64_t seed = mix64(static_cast<uint64_t>(row_begin) + 1);
   seed = fast_hash(reinterpret_cast<const std::byte*>(info.name.data()), info.name.size(), seed);
   const uint64_t hash = fast_hash(source, static_cast<size_t>(source_bytes), seed);
-  if (in_place) return hash;
+  if (as_read) return hash;
 
   const int64_t head_rows = target.permuted_heads > 0 ? target.source_rows / target.permuted_heads : 0;
   const ShardPart held = held_rows(target, row_begin, row_count);
@@ -101,7 +115,7 @@ Result<uint64_t> TensorReader::read_rows(const TensorInfo& info, const TensorTar
   // (head, i, half).
   const auto source_row = [&](int64_t i) {
     i += first;
-    if (head_rows > 0) i = qk_row(i, head_rows);
+    if (head_rows > 0) i = qk_row(i, head_rows, rotary_dim_);
     return source + i * target.source_row_bytes + row_bytes(info.dtype, target.col_begin);
   };
   if (!tiles) {

@@ -6,13 +6,14 @@
 // Ownership: owns the open files; targets belong to the caller.
 // Failure: read errors name file and offset (io, corrupt). Conversion goes through f32
 // and is exact where the target holds the source's numbers. GGUF files of the llama
-// architecture hold the rows of q and k in interleaved-rope order; they are put in
-// half-split order here: row (head, half, i) of ours is row (head, i, half) of the file.
+// architecture and files of GLM hold the rows of q and k in interleaved-rope order; they
+// are put in half-split order here (qk_row).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,20 +54,27 @@ class TensorReader {
   static ShardPart held_rows(const TensorTarget& target, int64_t row_begin, int64_t row_count);
 
   // What read_rows(info, target, ...) of so many rows needs of `buffer`; 0: they are read
-  // where they are to be held.
+  // where they are to be held. Of a tensor that is stored in parts it is bounded by a
+  // unit, too (weights/stored_rows.h).
   static int64_t buffer_bytes(const TensorInfo& info, const TensorTarget& target, int64_t row_count);
 
   // Reads rows [row_begin, row_begin + row_count) of the tensor; those that are held go
-  // to `out`. Answers a hash of name, place and source bytes, to be summed over units.
+  // to `out`. Answers a hash of name, place and source bytes, to be summed over units; of
+  // a tensor that is stored in parts, of the blocks that they make.
   // `buffer` is the calling thread's and is kept between calls.
   Result<uint64_t> read_rows(const TensorInfo& info, const TensorTarget& target, int64_t row_begin, int64_t row_count,
                              std::byte* out, std::vector<std::byte>& buffer) const;
 
  private:
+  static bool in_place(const TensorInfo& info, const TensorTarget& target);
+  Status fetch(const TensorInfo& info, const TensorTarget& target, int64_t row_begin, int64_t row_count, std::byte* to,
+               std::span<std::byte> scratch) const;
+
   std::vector<std::shared_ptr<File>> files_;
   bool permuted_qk_ = false;
   int32_t heads_ = 0;
   int32_t kv_heads_ = 0;
+  int32_t rotary_dim_ = 0;
 };
 
 }  // namespace loralei

@@ -52,14 +52,14 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
   TRY(open_packed_file(model, options, streaming.packed_path));
   TRY_ASSIGN(ResidencyPlan plan, plan_for(streaming.weight_bytes, streaming.residency));
   const std::vector<PlannedMatrix> planned = state.planned();
-  int64_t bytes = state.vector_bytes + plan.window_bytes;
+  int64_t bytes = state.vector_bytes + plan.window_bytes + plan.expert_bytes;
   for (size_t i = 0; i < planned.size(); ++i) bytes += state.matrices[i].bytes(plan.locked_rows[i]);
   const int64_t granted = state.grant.bytes();
   if (bytes > granted && !state.grant.grow_to(bytes)) {
     return too_large("Locked weights and the stream window need " + format_bytes(bytes) +
                      ", more than is free of the memory budget; raise --memory-budget.");
   }
-  if (plan.streamed_bytes > 0) {  // a reader of its own opens the file by its name
+  if (plan.streams()) {  // a reader of its own opens the file by its name
     const PosixFileSystem files;
     const auto stamp = files.stamp(streaming.packed_path);
     if (!stamp.ok() || *stamp != state.packed_file->stamp()) {
@@ -67,15 +67,16 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
       return replaced(streaming.packed_path).with_context("Weights stay as they are");
     }
   }
-  if (state.streamer != nullptr) state.past = stream_totals();
+  if (state.streamer != nullptr) state.past = state.streamer_totals();
   state.streamer.reset();
   state.decoder.reset();
+  if (plan.expert_bytes != state.plan.expert_bytes) state.drop_experts();
   const ResidencyPlan before = std::exchange(state.plan, std::move(plan));
   const Status read = state.lock_rows(state.plan.locked_rows, options.threads, log);
   if (!read.ok()) {  // what was to be locked passes through the window instead; of a larger plan that of before
     std::vector<int64_t> rows;
     for (const State::Matrix& matrix : state.matrices) rows.push_back(matrix.locked_rows);
-    const int64_t held = state.vector_bytes + state.locked_bytes();
+    const int64_t held = state.vector_bytes + state.locked_bytes() + state.plan.expert_bytes;
     if (bytes > granted) {
       state.plan = before;
       bytes = held + before.window_bytes;
@@ -86,9 +87,10 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
     state.plan.lock(planned, std::move(rows));
   }
   state.description = describe_residency(planned, state.plan);
+  state.read_per_pass = pass_bytes(planned, state.plan, model.config.experts.used).read;
   state.make_look_up_memory(streaming.rows_max);
   state.streaming = streaming;
-  state.stream_failure = state.start_streamer(state.add_panels());
+  state.stream_failure = state.start_streams();
   state.grant.shrink_to(bytes);
   if (!read.ok()) return state.packed_failure(read.error());
   return state.stream_failure;
@@ -121,8 +123,9 @@ Status WeightStore::reopen(const BaseModelFile& model, const WeightOptions& opti
                            LogSink& log) {
   check();
   State& state = *state_;
-  state.past = stream_totals();
+  state.past = state.streamer_totals();
   state.streamer.reset();  // it reads by the index that goes
+  state.drop_experts();
   std::unique_ptr<File> before = std::move(state.packed_file);
   const Status opened = open_packed_file(model, options, path);
   state.stream_failure = opened;
@@ -266,7 +269,8 @@ std::vector<StreamPanel> WeightStore::State::add_panels() {
     matrix.locked_panels = matrix.panels.size();
     matrix.first_streamed = std::ssize(streamed);
     const int64_t step = panel_rows(matrix.planned);
-    const bool in_passes = matrix.planned.role != MatrixRole::kEmbed;
+    const bool cached = plan.expert_bytes > 0 && matrix.planned.expert >= 0;
+    const bool in_passes = matrix.planned.role != MatrixRole::kEmbed && !cached;
     for (int64_t row = matrix.locked_rows; in_passes && row < matrix.view.rows; row += step) {
       const int64_t count = std::min(step, matrix.view.rows - row);
       add(nullptr, row, count);
@@ -278,6 +282,59 @@ std::vector<StreamPanel> WeightStore::State::add_panels() {
   return streamed;
 }
 
+Result<std::unique_ptr<BlockReader>> WeightStore::State::open_stream(std::span<std::byte> memory) const {
+  BlockReaderOptions options = streaming.reader;
+  options.memory = memory;
+  auto reader = streaming.open_reader ? streaming.open_reader(streaming.packed_path, options)
+                                      : open_block_reader(streaming.packed_path, options);
+  if (reader.ok() && !same_file((*reader)->stamp(), packed_file->stamp())) return replaced(streaming.packed_path);
+  return reader;
+}
+
+Status WeightStore::State::start_streams() {
+  TRY(start_streamer(add_panels()));
+  return start_experts();
+}
+
+void WeightStore::State::drop_experts() {
+  if (experts == nullptr) return;
+  const ExpertTotals totals = experts->totals();
+  past_experts.hits += totals.hits;
+  past_experts.misses += totals.misses;
+  past_experts.read_bytes += totals.read_bytes;
+  past_experts.waited_ns += totals.waited_ns;
+  experts.reset();
+}
+
+Status WeightStore::State::start_experts() {
+  if (plan.expert_bytes == 0 || experts != nullptr) return {};
+  ExpertShape shape;
+  expert_layer.clear();
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const PlannedMatrix& matrix = matrices[i].planned;
+    if (matrix.expert < 0) continue;
+    const auto layer = static_cast<size_t>(matrix.layer);
+    if (expert_layer.size() <= layer) {
+      expert_layer.resize(layer + 1, -1);
+      expert_layer[layer] = shape.layers++;
+    }
+    const auto part = static_cast<size_t>(matrix.role) - static_cast<size_t>(MatrixRole::kGate);
+    if (part == 0) shape.parts.emplace_back();
+    CHECK(part < kExpertParts);
+    shape.parts.back()[part] = static_cast<int32_t>(i);
+    shape.experts = std::max(shape.experts, matrix.expert + 1);
+  }
+  expert_panels.resize(static_cast<size_t>(shape.experts));
+  ExpertCacheOptions options;
+  options.bytes = plan.expert_bytes;
+  options.open = [this] { return open_stream({}); };
+  TRY_ASSIGN(experts, ExpertCache::create(packed, std::move(shape), std::move(options)));
+  int64_t places = 0;
+  for (const ExpertPlan::Size& size : experts->plan().sizes) places += size.places;
+  description += "room for " + std::to_string(places) + " experts, read with " + experts->how() + "\n";
+  return {};
+}
+
 Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels) {
   if (panels.empty()) return {};
   StreamerOptions options;
@@ -287,14 +344,7 @@ Status WeightStore::State::start_streamer(std::vector<StreamPanel> panels) {
   }
   arrived = TileRound(panels.size());
   options.read_ahead = streaming.read_ahead;
-  options.open = [this](std::span<std::byte> memory) {
-    BlockReaderOptions reader_options = streaming.reader;
-    reader_options.memory = memory;
-    auto reader = streaming.open_reader ? streaming.open_reader(streaming.packed_path, reader_options)
-                                        : open_block_reader(streaming.packed_path, reader_options);
-    if (reader.ok() && !same_file((*reader)->stamp(), packed_file->stamp())) reader = replaced(streaming.packed_path);
-    return reader;
-  };
+  options.open = [this](std::span<std::byte> memory) { return open_stream(memory); };
   TRY_ASSIGN(streamer, Streamer::create(packed, std::move(panels), std::move(options)));
   round_bytes = (plan.window_bytes - plan.decode_bytes) / kRoundsInWindow;
   locked_round_bytes = streaming.locked_round_bytes > 0 ? streaming.locked_round_bytes : plan.window_bytes;

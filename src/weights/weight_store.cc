@@ -215,16 +215,34 @@ std::vector<DType> WeightStore::formats(LayoutId layout) const {
   return formats;
 }
 const std::string& WeightStore::fingerprint() const { return state_->fingerprint; }
-bool WeightStore::streams() const { return state_->streamer != nullptr; }
+bool WeightStore::streams() const { return state_->streamer != nullptr || state_->experts != nullptr; }
+ExpertTotals WeightStore::expert_totals() const {
+  ExpertTotals totals = state_->past_experts;
+  if (state_->experts == nullptr) return totals;
+  const ExpertTotals now = state_->experts->totals();
+  totals.hits += now.hits;
+  totals.misses += now.misses;
+  totals.read_bytes += now.read_bytes;
+  totals.waited_ns += now.waited_ns;
+  return totals;
+}
 StreamerTotals WeightStore::stream_totals() const {
-  StreamerTotals totals = state_->past;
-  if (state_->streamer == nullptr) return totals;
-  const StreamerTotals now = state_->streamer->totals();
+  StreamerTotals totals = state_->streamer_totals();
+  const ExpertTotals experts = expert_totals();
+  totals.read_bytes += experts.read_bytes;
+  totals.waited_ns += experts.waited_ns;
+  return totals;
+}
+StreamerTotals WeightStore::State::streamer_totals() const {
+  StreamerTotals totals = past;
+  if (streamer == nullptr) return totals;
+  const StreamerTotals now = streamer->totals();
   totals.read_bytes += now.read_bytes;
   totals.waited_ns += now.waited_ns;
   totals.passes += now.passes;
   return totals;
 }
+int64_t WeightStore::read_bytes_per_pass() const { return streams() ? state_->read_per_pass : 0; }
 StreamShape WeightStore::stream_shape() const {
   const ResidencyPlan& plan = state_->plan;
   return {plan.streamed_bytes, plan.decoded_bytes, plan.window_bytes, plan.window_bound_bytes};

@@ -7,6 +7,9 @@
 // the locked ones first, and their streamed panels may be overwritten as soon as the next
 // round begins. Everything resident is one round.
 //
+// Experts of a mixture are used through ExpertUse (expert_use.h): where not all of them
+// fit, they are in a cache of their own instead of being locked or streamed by passes.
+//
 // Thread: load() and stream() from one thread; uses, look_up(), passes and resize()
 // from the executor thread, resize() between passes; plan_for(), least_bytes() and
 // whole_bytes() from any, while neither resize() nor open_packed_file() runs.
@@ -40,6 +43,7 @@
 #include "memory/ledger.h"
 #include "sys/block_reader.h"
 #include "tensor/weight_view.h"
+#include "weights/expert_cache.h"
 #include "weights/read_units.h"
 #include "weights/residency.h"
 #include "weights/streamer.h"
@@ -203,8 +207,10 @@ class WeightStore {
   // ranks it is the model's.
   void join_fingerprint(const std::string& of_other);
   bool streams() const;
-  StreamerTotals stream_totals() const;
+  StreamerTotals stream_totals() const;  // of experts, too
+  ExpertTotals expert_totals() const;    // where they are cached
   StreamShape stream_shape() const;
+  int64_t read_bytes_per_pass() const;  // of one row, experts as is expected (residency.h)
   // For people: the plan and how the disk is read, where weights are streamed, and how
   // many f16 matrices are bf16.
   std::string describe() const;

@@ -5,6 +5,7 @@
 // and failure: weight_store.h.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "formats/packed_index.h"
 #include "sys/file.h"
 #include "tensor/tile_layout.h"
+#include "weights/expert_cache.h"
 #include "weights/pack.h"
 #include "weights/panel_decoder.h"
 #include "weights/tensor_reader.h"
@@ -65,12 +67,17 @@ struct WeightStore::State {
   PackedDamage damage = PackedDamage::kNone;
   StreamingOptions streaming;  // of the last resize()
   std::unique_ptr<Streamer> streamer;
-  StreamerTotals past;                    // of the streamers before this one
+  std::unique_ptr<ExpertCache> experts;  // null: experts are as other matrices are
+  std::vector<int32_t> expert_layer;     // by layer of the model: which of those with experts; -1: it has none
+  std::vector<std::array<WeightPanel, kExpertParts>> expert_panels;  // of those that are handed out, by expert
+  StreamerTotals past;                                               // of the streamers before this one
+  ExpertTotals past_experts;                                         // and of the caches
   Status stream_failure;                  // why there is none although something is to be streamed
   Status pass_failure;                    // what this pass has failed of: nothing more of it is handed out
   TileRound arrived;                      // panels of a round, to be checked
   std::unique_ptr<PanelDecoder> decoder;  // where panels are streamed shrunk
   ResidencyPlan plan;
+  int64_t read_per_pass = 0;  // as is expected
   std::string description;
   int64_t round_bytes = 0;  // of streamed panels
   int64_t locked_round_bytes = 0;
@@ -124,7 +131,12 @@ struct WeightStore::State {
   // The panels of every matrix as its locked rows stand; answers those that are streamed,
   // in the order of a pass.
   std::vector<StreamPanel> add_panels();
+  StreamerTotals streamer_totals() const;
+  Status start_streams();  // of panels, and of experts
   Status start_streamer(std::vector<StreamPanel> panels);
+  Status start_experts();
+  void drop_experts();
+  Result<std::unique_ptr<BlockReader>> open_stream(std::span<std::byte> memory) const;
 
   // Rows of an embedding that lie on disk (weight_look_up.cc).
   void make_look_up_memory(int32_t rows_max);

@@ -17,7 +17,7 @@ void WeightStore::begin_pass() {
   State& state = *state_;
   state.pass_failure = {};
   if (state.stream_failure.ok()) return;
-  state.stream_failure = state.start_streamer(state.add_panels());
+  state.stream_failure = state.start_streams();
   // Another file has its name, or none has: one is found or made for it.
   if (!state.stream_failure.ok() && state.stream_failure.error().code == ErrorCode::kCorrupt &&
       state.damage == PackedDamage::kNone)

@@ -428,7 +428,7 @@ class GoldenTable(unittest.TestCase):
             name, files, ggufs, changes, _ = [cell.strip() for cell in line.strip("|").split("|")]
             self.assertNotEqual("-", files, f"no golden values of {name}")
             self.assertNotEqual("-", ggufs, f"no golden values of {name} in GGUF files")
-            self.assertLessEqual({"q", "v"}, set(changes.split(", ")) | ({"q", "v"} if "qkv" in changes else set()), f"adapters of {name}")
+            self.assertNotEqual("-", changes, f"no golden values of adapters of {name}")
 
 
 class Links(unittest.TestCase):

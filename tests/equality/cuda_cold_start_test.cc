@@ -85,12 +85,29 @@ std::vector<Answer> where_all_is_there(const Subject& subject, const std::vector
 
 // Never answers that are not the model's.
 TEST(CudaFamilies, WhatItsProgramHasNotIsRefused) {
-  for (const char* model : {"models/granite", "models/smollm3", "models/olmo2"}) {
+  for (const char* model : {"models/granite", "models/smollm3", "models/olmo2", "models/olmo3", "models/gemma",
+                            "models/gemma2", "models/gemma3"}) {
     const Subject subject{model, model, {}, {}};
     CollectingLog log;
     const auto host = EngineHost::start(gpu_options(subject, ColdStart::kOndemand), log, {});
     ASSERT_FALSE(host.ok()) << model;
     EXPECT_NE(host.error().message.find("cannot be computed on a GPU yet"), std::string::npos) << host.error().message;
+  }
+}
+
+TEST(CudaFamilies, FormatsWithoutKernelsAreRefusedByName) {
+  for (const auto& [model, format] :
+       {std::pair("gguf-llama-q2_k_m", "q2_k"), std::pair("gguf-llama-q3_k_m", "q3_k"),
+        std::pair("gguf-llama-iq4_nl", "iq4_nl"), std::pair("gguf-qwen2-iq4_xs_m", "iq4_xs"),
+        std::pair("gguf-llama-mxfp4", "mxfp4")}) {
+    const std::string path = std::string("models/") + model + ".gguf";
+    const Subject subject{model, path.c_str(), {}, {}};
+    CollectingLog log;
+    const auto host = EngineHost::start(gpu_options(subject, ColdStart::kOndemand), log, {});
+    ASSERT_FALSE(host.ok()) << model;
+    EXPECT_NE(host.error().message.find(std::string("Weights in ") + format + " cannot be computed on a GPU"),
+              std::string::npos)
+        << host.error().message;
   }
 }
 

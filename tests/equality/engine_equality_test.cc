@@ -149,6 +149,7 @@ TEST_P(EngineEquality, CachedTogetherAndPreemptedAreColdAndAlone) {
   EngineHostOptions tight = options();
   tight.engine.kv_cache_bytes = 12 * subject().block_bytes;
   tight.engine.max_model_len = 96;
+  tight.whole_windows = true;  // else nobody would ever be short of blocks (window_equality_test)
   const auto crowded = start(tight);
   ASSERT_NE(crowded, nullptr);
   {

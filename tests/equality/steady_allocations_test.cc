@@ -139,6 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Subject{"../../../demo/model", {"../../../demo/adapters/count", "../../../demo/adapters/shout"}},
                     Subject{"llama2", {"llama2-r1", "llama2-r64"}}, Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}},
                     Subject{"gguf-llama-q8_0.gguf", {"gguf-lora-f32.gguf", "gqa-all-r16"}},
+                    Subject{"mistral-window", {}}, Subject{"qwen2-window", {}},
                     Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}, true}, Subject{"gguf-llama-q4_k_m.gguf", {}},
                     Subject{"qwen3-moe", {"qwen3-moe-experts", "qwen3-moe-router"}},
                     Subject{"mixtral", {"mixtral-single", "mixtral-single"}}, Subject{"gguf-llama-q4_0.gguf", {}},

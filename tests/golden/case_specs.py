@@ -3,6 +3,7 @@
 from adapter_specs import FUSED, MINIMAL, SINGLE_EXPERTS, SPECS as ADAPTER_SPECS, TWINS
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from model_specs import SPECS as MODEL_SPECS
+from quant_specs import QUANT_MODELS
 
 SHORT_TOO = ("gqa-qv-r8", "gqa-all-r16", "gqa-rank-pattern", "llama2-resized", "gqa-tokens-tied", "qwen3-all-r4")
 INVOCATION = ADAPTER_SPECS["gqa-alora"]["alora_invocation_tokens"]
@@ -11,8 +12,12 @@ INVOCATION = ADAPTER_SPECS["gqa-alora"]["alora_invocation_tokens"]
 def lengths_of(model):
     if model.startswith("rope-"):
         return (90,) if model in ("rope-llama3-new", "rope-yarn-factor", "rope-yarn-mscale") else (24, 90)
-    if "window" in model:
+    if "window" in model or model == "phi3":
         return (12, 40, 57)
+    if "-vl" in model or model in ("mistral3", "gemma3-vision"):
+        return (33,)
+    if model == "phi3-short":
+        return (8, 16)
     if model.startswith("dtype") or model == "sharded":
         return (33,)
     if "moe" in model or model == "mixtral":
@@ -85,7 +90,25 @@ def mixed_format_cases():
     yield "peft-on-q8_0", "gguf-llama-q8_0", [("gqa-all-r16", 1.0)], (34,), {}
     yield "gguf-lora-on-q8_0", "gguf-llama-q8_0", [("gguf-lora-f32", 1.0)], (34,), {}
     yield "gguf-lora-on-peft-base", "llama-gqa", [("gguf-lora-f16", 1.0)], (34,), {}
+    yield "gguf-lora-on-glm4", "glm4", [("gguf-lora-glm4", 1.0)], (34,), {}
+    yield "gguf-lora-on-phi3", "phi3", [("gguf-lora-phi3", 0.5)], (34,), {}
+    yield "gguf-lora-on-starcoder2", "starcoder2", [("gguf-lora-starcoder2", 1.0)], (34,), {}
+    yield "peft-on-gguf-glm", "gguf-glm-q8_0", [("glm-qk-bias", 1.0)], (34,), {}
+    yield "peft-on-gguf-phi3", "gguf-phi3-f16", [("phi3-qkv-bias", 1.0)], (34,), {}
+    yield "peft-on-gguf-starcoder2", "gguf-starcoder2-f16", [("starcoder2-all-r4", 1.0)], (34,), {}
+    # norms by 1 + w, which PEFT files hold less one and GGUF files do not
+    yield "peft-norms-on-gguf", "gguf-gemma2-f16", [("gemma2-save-norms", 1.0)], (34,), {}
+    yield "gguf-norms-on-peft-base", "gemma2", [("gguf-lora-gemma2", 1.0)], (34,), {}
     yield "gguf-lora-sum", "gguf-llama-f16", [("gguf-lora-f32", 0.5), ("gqa-all-r16", 0.5)], (34,), {}
+
+
+def quantised_cases():
+    """Quantised checkpoints alone and with PEFT adapters, whose deltas meet inputs that nothing rounds."""
+    for name in QUANT_MODELS:
+        yield name, name, [], (40,), {}
+    for name in ("gptq-sym", "gptq-asym", "gptq-8bit", "awq", "ct-int4-asym", "ct-int8"):
+        yield f"{name}-lora", name, [("gqa-all-r16", 1.0)], (34,), {}
+    yield "ct-fp8-lora", "ct-fp8", [("fp8-all-r4", 1.0)], (34,), {}
 
 
 def embedding_cases():

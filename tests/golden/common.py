@@ -49,13 +49,16 @@ def clean_folder(path):
     return path
 
 
-def fix_dynamic_rope(model, max_model_len):
-    """Dynamic NTK with the factor that the server fixes at start: constant for all positions."""
+def fix_rope(model, max_model_len):
+    """Dynamic NTK and longrope with the factors that the server fixes at start: constant for all positions."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    rotary = model.model.rotary_emb
-    assert rotary.rope_type == "dynamic"
-    inv_freq, scaling = ROPE_INIT_FUNCTIONS["dynamic"](model.config, seq_len=max_model_len)
+    rotary = getattr(model.model, "rotary_emb", None)
+    kind = getattr(rotary, "rope_type", None)
+    if kind != "longrope" and not (kind == "dynamic" and max_model_len):
+        return
+    length = max_model_len or model.config.max_position_embeddings
+    inv_freq, scaling = ROPE_INIT_FUNCTIONS[rotary.rope_type](model.config, seq_len=length)
     rotary.inv_freq = inv_freq
     rotary.attention_scaling = scaling
     rotary.rope_type = "default"  # no update in forward
@@ -71,12 +74,24 @@ def quiet():
     warnings.filterwarnings("ignore")
 
 
-def load_model(folder, max_model_len=0):
-    from transformers import AutoModelForCausalLM
+def round_embed_scale(model, dtype):
+    """Gemma's embedding is multiplied in the dtype of its weights, which here are float32 for other reasons."""
+    embed = model.get_input_embeddings()
+    if hasattr(embed, "embed_scale"):
+        embed.embed_scale = round_to(embed.embed_scale, dtype)
 
+
+def model_class(architectures):
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if "Conditional" in architectures[0] else AutoModelForCausalLM
+
+
+def load_model(folder, max_model_len=0):
     quiet()
-    model = AutoModelForCausalLM.from_pretrained(
+    config = json.loads((folder / "config.json").read_text())
+    model = model_class(config["architectures"]).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager")
-    if max_model_len:
-        fix_dynamic_rope(model, max_model_len)
+    round_embed_scale(model, getattr(torch, config.get("torch_dtype") or config["dtype"]))
+    fix_rope(model, max_model_len)
     return model.eval()

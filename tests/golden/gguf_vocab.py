@@ -3,8 +3,9 @@
 import gguf
 
 NORMAL, UNKNOWN, CONTROL = gguf.TokenType.NORMAL, gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL
-PRE = {"qwen2": "qwen2", "qwen3": "qwen2", "granite": "refact", "smollm3": "llama-bpe", "olmo2": "dbrx",
-       "qwen2_moe": "qwen2", "qwen3_moe": "qwen2"}
+PRE = {"qwen2": "qwen2", "qwen3": "qwen2", "granite": "refact", "smollm3": "llama-bpe", "olmo2": "dbrx", "olmo3": "dbrx",
+       "glm": "chatglm-bpe", "glm4": "glm4", "starcoder2": "starcoder", "qwen2_moe": "qwen2", "qwen3_moe": "qwen2"}
+SENTENCEPIECE = ("llama", "mixtral", "gemma", "gemma2", "gemma3_text", "phi3")
 
 
 def sentencepiece(size):
@@ -26,7 +27,7 @@ def byte_level(size):
 
 def add_vocabulary(writer, spec):
     size = spec["vocab_size"]
-    if spec["model_type"] in ("llama", "mixtral"):
+    if spec["model_type"] in SENTENCEPIECE:
         tokens, scores, types = sentencepiece(size)
         writer.add_tokenizer_model("llama")
         writer.add_tokenizer_pre("default")
@@ -43,4 +44,6 @@ def add_vocabulary(writer, spec):
         writer.add_token_merges(merges)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    writer.add_add_bos_token(spec["model_type"] == "llama")
+    writer.add_add_bos_token(spec["model_type"] in SENTENCEPIECE)
+    if "gemma" in spec["model_type"]:
+        writer.add_add_space_prefix(False)

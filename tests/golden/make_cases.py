@@ -12,11 +12,13 @@ from case_specs import INVOCATION
 from common import EXPECTED, GOLDEN, clean_folder, generator, quiet
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from model_specs import MAX_MODEL_LEN, VOCAB
+from quant_specs import QUANT_MODELS
 from reference import Reference
 
 STEPS = 16
 TRIES = 40
 ENOUGH_MARGIN = 0.03  # of the greedy step nearest to a tie; far above any float32 rounding
+ENOUGH_EFFECT = 0.5  # of an adapter on a quantised checkpoint
 ENOUGH_GAP = 0.004  # of the routers' choices: far above any float32 rounding
 EOS = 2
 
@@ -111,6 +113,9 @@ def generation_case(name, reference, model, adapters, length, options):
     full = reference.logits(prompt + greedy[:-1], start)
     at = positions(length)
     error = check_rounding(reference, prompt + greedy[:-1], start, full)
+    if model in QUANT_MODELS and adapters:
+        effect = float((full - Reference(model, []).logits(prompt + greedy[:-1])).abs().max())
+        assert effect > ENOUGH_EFFECT, f"{name}: the adapter changes {effect} only"
     stepwise = float((full[length - 1:] - rows).abs().max())
     assert stepwise < 5e-5, f"{name}: one pass and step by step differ by {stepwise}"
     save_file({"prompt_logits": full[at].contiguous(), "greedy_logits": rows}, EXPECTED / f"{name}.safetensors")
@@ -145,7 +150,8 @@ def main():
     clean_folder(EXPECTED)
     cases = []
     table = itertools.chain(case_specs.base_cases(), case_specs.adapter_cases(), case_specs.scaled_cases(),
-                            case_specs.alora_cases(), case_specs.gguf_cases(), case_specs.mixed_format_cases(), case_specs.embedding_cases())
+                            case_specs.alora_cases(), case_specs.gguf_cases(), case_specs.mixed_format_cases(),
+                            case_specs.quantised_cases(), case_specs.embedding_cases())
     for name, model, adapters, lengths, options in table:
         reference = Reference(model, adapters, options.get("reference"))
         for length in lengths:

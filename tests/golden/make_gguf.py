@@ -5,6 +5,7 @@ For architectures llama, granite and smollm3 the rows of q and k (and of their L
 because GGUF's rope of these turns neighbouring pairs; for qwen2 and qwen3 they are not.
 """
 import json
+import math
 import re
 
 import gguf
@@ -12,10 +13,11 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from common import ADAPTERS, MODELS, generator, quiet
+from common import ADAPTERS, MODELS, fix_rope, generator, quiet
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from gguf_vocab import add_vocabulary
 from make_models import build_from, config_of, weight
+from model_specs import PLUS_ONE
 
 Type = gguf.GGMLQuantizationType
 NAMES = {
@@ -35,23 +37,37 @@ NAMES |= {
     "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.experts.gate_proj": "ffn_gate_exps",
     "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
 }
-ARCHITECTURES = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+# Of models whose norms stand behind the blocks, too; olmo2 has no pre_feedforward_layernorm.
+NAMES_BEHIND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                "post_feedforward_layernorm": "post_ffw_norm"}
+FUSED_NAMES = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+# What else single architectures have, or call so.
+MORE_NAMES = {kind: NAMES_BEHIND for kind in ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text")} | {
+    "phi3": FUSED_NAMES,
+    "glm4": FUSED_NAMES | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"},
+    "glm": FUSED_NAMES,
+    "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "model.norm.bias": "output_norm.bias"},
+}
+# general.architecture of a model_type, where they differ
+ARCHITECTURES = {"olmo3": "olmo2", "gemma3_text": "gemma3", "glm": "chatglm", "qwen2_vl": "qwen2vl",
+                 "qwen3_vl": "qwen3vl", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 
 
-def architecture_of(spec):
-    return ARCHITECTURES.get(spec["model_type"], spec["model_type"])
+def names_of(model_type):
+    return NAMES | MORE_NAMES.get(model_type, {})
 
 
-# Of olmo2, whose norms stand behind the blocks.
-NAMES_BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
-
-
-def ggml_name(name, kind_of_model):
-    if name in NAMES:
-        return NAMES[name]
+def ggml_name(name, model_type):
+    names = names_of(model_type)
+    if name in names:
+        return names[name]
     layer, module, kind = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.(weight|bias)", name).groups()
-    names = NAMES | NAMES_BEHIND if kind_of_model == "olmo2" else NAMES
     return f"blk.{layer}.{names[module]}.{kind}"
+
+
+def stored_value(name, value, spec):
+    """Files hold 1 + w of Gemma's norms."""
+    return value + 1 if spec["model_type"] in PLUS_ONE and name.endswith("norm.weight") else value
 
 
 def heads_of(spec, name):
@@ -76,8 +92,13 @@ def unpermute(array, heads):
     return array.reshape(heads, rows // heads // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)
 
 
+# Of random blocks the standard deviation with a scale of one, and where the scale lies.
+WITHOUT_MINIMUM = {Type.Q3_K: (43.3, 108), Type.IQ4_NL: (67.4, 0), Type.IQ4_XS: (1246, 0)}
+
+
 def random_blocks(key, shape, kind, std):
-    """Valid random K-quant blocks: random quants and sub-block scales, f16 scales that give about `std`."""
+    """Valid random blocks of formats that gguf does not quantise: random quants and sub-block scales, f16 scales that
+    give about `std`."""
     rng = generator(*key)
     block, size = gguf.GGML_QUANT_SIZES[kind]
     raw = rng.integers(0, 256, (shape[0] * shape[1] // block, size), dtype=np.uint8)
@@ -85,6 +106,11 @@ def random_blocks(key, shape, kind, std):
     if kind == Type.Q6_K:  # ql[128] qh[64] scales[16] (int8) d
         raw[:, 192:208] = rng.integers(-40, 41, (len(raw), 16)).astype(np.int8).view(np.uint8)
         scales = [(std / 427 * vary, 208)]
+    elif kind == Type.Q2_K:  # scales[16] (and minima) qs[64] d dmin
+        scales = [(std / 13.9 * vary, 80), (std / 13.9 * 1.5 * vary, 82)]
+    elif kind in WITHOUT_MINIMUM:
+        spread, at = WITHOUT_MINIMUM[kind]
+        scales = [(std / spread * vary, at)]
     else:  # d dmin scales[12] ...; the minimum offsets the mean of the quants
         middle, spread = (7.5, 245) if kind == Type.Q4_K else (15.5, 500)
         scales = [(std / spread * vary, 0), (std / spread * middle * vary, 2)]
@@ -93,9 +119,12 @@ def random_blocks(key, shape, kind, std):
     return raw.reshape(shape[0], -1)
 
 
+TIED_HEADS = (Type.Q6_K, Type.Q2_K, Type.Q3_K)
+
+
 def tensor_bytes(model, name, value, kind):
-    if kind.name.endswith("_K"):
-        quieter = 0.25 if kind == Type.Q6_K and "embed_tokens" in name else 1  # a head as well: hidden is large
+    if kind.name.endswith("_K") or kind in WITHOUT_MINIMUM:
+        quieter = 0.25 if kind in TIED_HEADS and "embed_tokens" in name else 1  # a head as well: hidden is large
         return random_blocks((model, name), value.shape, kind, quieter * float(value.std()))
     return gguf.quantize(np.ascontiguousarray(value), kind)
 
@@ -117,6 +146,19 @@ def rope_factors(spec):
     return (plain / scaled).numpy().astype(np.float32)
 
 
+def add_phi3(writer, spec, head_dim):
+    original = spec.get("original_max_position_embeddings", 4096)
+    writer.add_rope_dimension_count(int(head_dim * spec.get("partial_rotary_factor", 1)))
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_sliding_window(spec["sliding_window"] or 0)
+    if spec["rope_scaling"]:
+        scale = spec["max_position_embeddings"] / original
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+        for kind in ("long", "short"):
+            factors = np.array(spec["rope_scaling"][f"{kind}_factor"], dtype=np.float32)
+            writer.add_tensor(f"rope_factors_{kind}.weight", factors)
+
+
 def add_config(writer, name, spec):
     head_dim = spec.get("head_dim") or spec["hidden_size"] // spec["num_attention_heads"]
     writer.add_name(name)
@@ -126,7 +168,10 @@ def add_config(writer, name, spec):
     writer.add_feed_forward_length(spec["intermediate_size"])
     writer.add_head_count(spec["num_attention_heads"])
     writer.add_head_count_kv(spec["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(spec["rms_norm_eps"])
+    if spec["model_type"] == "starcoder2":
+        writer.add_layer_norm_eps(spec["norm_epsilon"])
+    else:
+        writer.add_layer_norm_rms_eps(spec["rms_norm_eps"])
     writer.add_rope_freq_base(spec["rope_theta"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     if spec["model_type"] == "llama":
@@ -135,6 +180,10 @@ def add_config(writer, name, spec):
     if "head_dim" in spec:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
+    if spec["model_type"] == "phi3":
+        add_phi3(writer, spec, head_dim)
+    if spec["model_type"] in ("glm", "glm4"):
+        writer.add_rope_dimension_count(int(head_dim * spec["partial_rotary_factor"]))
     if "moe_intermediate_size" in spec or "num_local_experts" in spec:
         writer.add_expert_count(spec.get("num_experts") or spec["num_local_experts"])
         writer.add_expert_used_count(spec["num_experts_per_tok"])
@@ -147,6 +196,13 @@ def add_config(writer, name, spec):
         writer.add_residual_scale(spec["residual_multiplier"])
         writer.add_attention_scale(spec["attention_multiplier"])
         writer.add_logit_scale(spec["logits_scaling"])
+    if spec.get("sliding_window") and MORE_NAMES.get(spec["model_type"]) is NAMES_BEHIND:
+        writer.add_sliding_window(spec["sliding_window"])
+    if spec["model_type"] == "olmo3":
+        writer.add_sliding_window_pattern([(i + 1) % 4 != 0 for i in range(spec["num_hidden_layers"])])
+    if spec["model_type"] == "gemma2":
+        writer.add_attn_logit_softcapping(spec["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(spec["final_logit_softcapping"])
     scaling = spec.get("rope_scaling") or {}
     if scaling.get("rope_type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -157,6 +213,8 @@ def add_config(writer, name, spec):
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_beta_fast(scaling["beta_fast"])
         writer.add_rope_scaling_yarn_beta_slow(scaling["beta_slow"])
+        if "attention_factor" in scaling:
+            writer.add_rope_scaling_attn_factors(scaling["attention_factor"])
 
 
 def finish(writer):
@@ -169,7 +227,9 @@ def finish(writer):
 def stored_values(name, spec):
     """What is stored of a model: parameters, of experts those of one kind each."""
     for key, parameter in build_from(spec).named_parameters():
-        value = weight(name, key, parameter.shape, spec["tie_word_embeddings"]).numpy()
+        tied = spec.get("tie_word_embeddings", True)
+        value = weight(name, key, parameter.shape, tied, spec["model_type"] in PLUS_ONE).numpy()
+        value = stored_value(key, value, spec)
         if key.endswith("experts.gate_up_proj"):
             for part, rows in zip(("gate_proj", "up_proj"), np.split(value, 2, 1)):
                 yield key.replace("gate_up_proj", part) + ".weight", rows
@@ -184,7 +244,8 @@ def stored_values(name, spec):
 def write_model(name):
     entry = GGUF_MODELS[name]
     spec, path = entry["spec"], MODELS / f"{name}.gguf"
-    writer = gguf.GGUFWriter(path, architecture_of(spec))
+    arch = entry.get("arch") or ARCHITECTURES.get(spec["model_type"], spec["model_type"])
+    writer = gguf.GGUFWriter(path, arch)
     if "alignment" in entry:
         writer.add_custom_alignment(entry["alignment"])
     add_config(writer, name, spec)
@@ -223,8 +284,10 @@ def reference_model(name):
             weighted = key + ".weight" if key.endswith("experts.down_proj") else key
             stored = tensors.pop(ggml_name(weighted, spec["model_type"]))
             stored = stored[None] if key.endswith("shared_expert_gate.weight") else stored
+        stored = stored - stored_value(key, 0, spec)
         parameter.copy_(torch.from_numpy(unpermute(stored, heads_of(spec, key)).copy()))
-    assert set(tensors) <= {"rope_freqs.weight"}, f"left over: {list(tensors)}"
+    assert set(tensors) <= {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}, f"left over: {list(tensors)}"
+    fix_rope(model, 0)
     return model.eval()
 
 
@@ -233,7 +296,7 @@ def write_adapter(name):
     spec = GGUF_MODELS[entry["base"]]["spec"]
     config = json.loads((ADAPTERS / entry["source"] / "adapter_config.json").read_text())
     kind = Type[entry["type"]]
-    writer = gguf.GGUFWriter(ADAPTERS / f"{name}.gguf", spec["model_type"])
+    writer = gguf.GGUFWriter(ADAPTERS / f"{name}.gguf", ARCHITECTURES.get(spec["model_type"], spec["model_type"]))
     writer.add_type(gguf.GGUFType.ADAPTER)
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
     writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(config["lora_alpha"]))
@@ -244,7 +307,8 @@ def write_adapter(name):
     for key, value in load_file(ADAPTERS / entry["source"] / "adapter_model.safetensors").items():
         value = value.float().numpy()
         if value.ndim == 1:  # a norm that was saved whole
-            writer.add_tensor(ggml_name(key.removeprefix("base_model.model."), spec["model_type"]), value)
+            writer.add_tensor(ggml_name(key.removeprefix("base_model.model."), spec["model_type"]),
+                              stored_value(key, value, spec))
             continue
         module, which = re.fullmatch(r"base_model\.model\.(.*)\.lora_(?:embedding_)?([AB])(?:\.weight)?", key).groups()
         if which == "B":

@@ -3,13 +3,17 @@
 import check_golden
 import make_adapters
 import make_cases
+import make_corpus
 import make_gguf
 import make_models
+import make_quantised
 import make_refused
 
 
 def main():
     make_models.main()
+    make_quantised.main()
+    make_corpus.main()
     make_adapters.main()
     make_gguf.main()
     make_refused.main()

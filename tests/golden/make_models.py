@@ -5,8 +5,9 @@ import math
 import torch
 from safetensors.torch import save_file
 
-from common import MODELS, clean_folder, load_model, quiet, randn, round_to, write_json
-from model_specs import NEW_FORM, SAME_WEIGHTS, SPECS, STACKED
+from common import (MODELS, clean_folder, load_model, model_class, quiet, randn, round_embed_scale, round_to,
+                    write_json)
+from model_specs import FLAT, NEW_FORM, PLUS_ONE, SAME_WEIGHTS, SPECS, STACKED
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -22,11 +23,13 @@ def config_of(spec):
     return AutoConfig.for_model(spec["model_type"], attn_implementation="eager", **fields)
 
 
-def weight(seed_name, key, shape, tied):
+def weight(seed_name, key, shape, tied, plus_one=False):
     """Values large enough that attention is sharp, positions matter and a wrong detail shows."""
     if key.endswith("norm.weight"):
-        value = 1 + randn((seed_name, key), shape, 0.2)
+        value = (0 if plus_one else 1) + randn((seed_name, key), shape, 0.2)
     elif key.endswith("bias"):
+        value = randn((seed_name, key), shape, 0.3)
+    elif len(shape) < 2:
         value = randn((seed_name, key), shape, 0.3)
     elif "embed_tokens" in key:
         value = randn((seed_name, key), shape, 0.4 if tied else 1.0)
@@ -41,18 +44,17 @@ def weight(seed_name, key, shape, tied):
 def fill(model, seed_name):
     tied = model.config.tie_word_embeddings
     for key, value in model.named_parameters():
-        value.copy_(weight(seed_name, key, value.shape, tied))
+        value.copy_(weight(seed_name, key, value.shape, tied, model.config.model_type in PLUS_ONE))
 
 
 def build_from(spec):
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_config(config_of(spec), dtype=torch.float32).eval()
+    return model_class(spec["architectures"]).from_config(config_of(spec), dtype=torch.float32).eval()
 
 
 def build(name):
     model = build_from(SPECS[name])
     fill(model, SAME_WEIGHTS.get(name, name))
+    round_embed_scale(model, DTYPES[SPECS[name]["torch_dtype"]])
     return model
 
 
@@ -65,9 +67,13 @@ def save(name, model):
         save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors",
                   metadata={"format": "pt"})
     (folder / "generation_config.json").unlink(missing_ok=True)
+    if name in FLAT:
+        text = {k: v for k, v in spec["text_config"].items() if k != "model_type"}
+        spec = text | {k: v for k, v in spec.items() if k != "text_config"}
     if name not in NEW_FORM:
         (folder / "config.json").unlink()
-        write_json(folder / "config.json", {k: v for k, v in spec.items() if v is not None or k == "sliding_window"})
+        write_json(folder / "config.json", {
+            k: v for k, v in spec.items() if v is not None or k in ("sliding_window", "hidden_activation") or "softcap" in k})
     return folder
 
 

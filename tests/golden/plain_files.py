@@ -5,17 +5,44 @@ import re
 
 import gguf
 import numpy as np
+import torch
 from safetensors.torch import load_file
 
-from make_gguf import NAMES, NAMES_BEHIND, unpermute
+import plain_quant
+from make_gguf import names_of, unpermute
+from model_specs import PLUS_ONE
 
-GGUF_MODULES = {v: k for k, v in (NAMES | NAMES_BEHIND).items()} | {NAMES["post_attention_layernorm"]: "post_attention_layernorm"}
+
+def alone(name):
+    """A tensor of a text model inside of another one as if it stood alone."""
+    for inside, outside in INSIDE:
+        if name.startswith(inside):
+            return outside + name.removeprefix(inside)
+    return name
 
 
 def tensors_of(path):
     return {k: v.double().numpy() for k, v in load_file(path).items()}
 
 
+INSIDE = (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.lm_head", "lm_head"))
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def split_weights(config, weights):
+    """Rows of fused matrices under the names of their parts."""
+    heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    result = {}
+    for name, value in weights.items():
+        before, last, kind = name.rsplit(".", 2) if name.count(".") > 1 else ("", name, "")
+        if last not in FUSED:
+            result[name] = value
+            continue
+        dim = len(value) // (heads + 2 * kv)
+        sizes = [heads * dim, kv * dim, kv * dim] if last == "qkv_proj" else [len(value) // 2] * 2
+        for part, rows in zip(FUSED[last], np.split(value, np.cumsum(sizes)[:-1])):
+            result[f"{before}.{part}.{kind}"] = rows
+    return result
 def one_by_one(name, value):
     """The matrices of a tensor that holds those of all experts of a layer; others as they are."""
     found = re.fullmatch(r"(.*\.mlp\.experts\.)(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight)?", name)
@@ -44,23 +71,45 @@ def each_expert(weights):
 def read_directory(folder):
     config = json.loads((folder / "config.json").read_text())
     weights = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        weights |= tensors_of(path)
+    if "quantization_config" in config:
+        weights = plain_quant.read(folder, config["quantization_config"])
+    else:
+        for path in sorted(folder.glob("*.safetensors")):
+            weights |= {alone(name): value for name, value in tensors_of(path).items()}
+    config |= config.get("text_config", {})
     rope = config.get("rope_parameters") or (config.get("rope_scaling") or {}) | {"rope_theta": config["rope_theta"]}
-    rope["rope_type"] = rope.get("rope_type", rope.get("type", "default"))
-    return config | {"rope": rope}, each_expert(weights)
+    sliding = rope.get("sliding_attention")
+    rope = rope.get("full_attention", rope)
+    sliding = sliding or {"rope_theta": config.get("rope_local_base_freq", rope["rope_theta"])}
+    for one in (rope, sliding):
+        one["rope_type"] = one.get("rope_type", one.get("type", "default"))
+    if "original_max_position_embeddings" in config:
+        rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    config |= {"rope": rope, "sliding_rope": sliding}
+    if config["model_type"] in PLUS_ONE:
+        dtype = getattr(torch, config.get("torch_dtype") or config["dtype"])
+        config.setdefault("tie_word_embeddings", True)
+        config["embedding_multiplier"] = float(torch.tensor(config["hidden_size"] ** 0.5).to(dtype))
+    weights = split_weights(config, each_expert(weights))
+    return config, {name: plus_one(name, value, config) for name, value in weights.items()}
 
 
-def hf_name(name):
+def plus_one(name, value, config):
+    """What a norm multiplies with; files of PEFT and transformers hold one less of some models."""
+    return value + 1 if config["model_type"] in PLUS_ONE and name.endswith("norm.weight") else value
+
+
+def hf_name(name, model_type):
     """blk.N.attn_q.weight -> model.layers.N.self_attn.q_proj.weight"""
-    if name in GGUF_MODULES:
-        return GGUF_MODULES[name]
+    modules = {v: k for k, v in names_of(model_type).items()}
+    if name in modules:
+        return modules[name]
     layer, module, kind = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name).groups()
-    return f"model.layers.{layer}.{GGUF_MODULES[module]}.{kind}"
+    return f"model.layers.{layer}.{modules[module]}.{kind}"
 
 
 def heads_of(config, name):
-    if config["model_type"] not in ("llama", "granite", "smollm3"):  # Mixtral's files are llama's
+    if config["model_type"] not in ("llama", "granite", "smollm3", "mistral3"):  # Mixtral's files are llama's
         return 0
     return (config["num_attention_heads"] if "q_proj" in name else
             config["num_key_value_heads"] if "k_proj" in name else 0)
@@ -80,6 +129,7 @@ def read_gguf(path):
     values, tensors = gguf_values(reader), gguf_tensors(reader)
     arch = values["general.architecture"]
     get = {name[len(arch) + 1:]: value for name, value in values.items() if name.startswith(arch + ".")}.get
+    arch = {"chatglm": "glm", "qwen2vl": "qwen2_vl", "qwen3vl": "qwen3_vl"}.get(arch, arch)  # as in a config.json
     config = {
         "model_type": arch, "hidden_size": get("embedding_length"), "num_hidden_layers": get("block_count"),
         "num_attention_heads": get("attention.head_count"), "num_key_value_heads": get("attention.head_count_kv"),
@@ -89,11 +139,33 @@ def read_gguf(path):
                  "factor": get("rope.scaling.factor"),
                  "original_max_position_embeddings": get("rope.scaling.original_context_length"),
                  "beta_fast": get("rope.scaling.yarn_beta_fast"), "beta_slow": get("rope.scaling.yarn_beta_slow")}}
+    if arch in ("glm", "glm4"):
+        config |= {"head_dim": get("attention.key_length")}
+        config |= {"partial_rotary_factor": get("rope.dimension_count") / config["head_dim"]}
+    config |= {"norm_epsilon": get("attention.layer_norm_epsilon")}
+    pattern = get("attention.sliding_window_pattern", [(i + 1) % (2 if arch == "gemma2" else 6) for i in range(99)])
+    if "gemma" in arch:
+        config |= {"embedding_multiplier": config["hidden_size"] ** 0.5}
+    if arch in ("gemma2", "gemma3", "olmo2") and get("attention.sliding_window"):
+        config |= {"sliding_window": get("attention.sliding_window"),
+                   "layer_types": [("full", "sliding")[bool(s)] + "_attention" for s in pattern],
+                   "attn_logit_softcapping": get("attn_logit_softcapping"),
+                   "final_logit_softcapping": get("final_logit_softcapping")}
+    config["sliding_rope"] = {"rope_type": "default",
+                              "rope_theta": 10000.0 if arch == "gemma3" else config["rope"]["rope_theta"]}
+    config["rope"]["attention_factor"] = get("rope.scaling.attn_factor")
     if arch == "granite":
         config |= {"embedding_multiplier": get("embedding_scale"), "residual_multiplier": get("residual_scale"),
                    "attention_multiplier": get("attention.scale"), "logits_scaling": get("logit_scale")}
+    if arch == "phi3":
+        config |= {"sliding_window": get("attention.sliding_window"), "partial_rotary_factor":
+                   get("rope.dimension_count") * config["num_attention_heads"] / config["hidden_size"]}
+        if "rope_factors_long.weight" in tensors:
+            config["rope"] |= {"rope_type": "longrope", "attention_factor": get("rope.scaling.attn_factor"),
+                               "long_factor": tensors.pop("rope_factors_long.weight"),
+                               "short_factor": tensors.pop("rope_factors_short.weight")}
     config["rope"]["divisors"] = tensors.pop("rope_freqs.weight", None)
-    weights = {hf_name(name): value for name, value in tensors.items()}
+    weights = split_weights(config, {hf_name(name, arch): value for name, value in tensors.items()})
     if get("expert_count"):
         config |= {"num_experts_per_tok": get("expert_used_count"), "norm_topk_prob": arch != "qwen2moe"}
     weights = {n: v[None] if n.endswith("shared_expert_gate.weight") else v for n, v in each_expert(weights).items()}
@@ -130,9 +202,6 @@ def split_stacks(pairs, settings, config):
     return result
 
 
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-
-
 class Adapter:
     """deltas: module -> (A [r, in], B [out, r], bias or None, scale); full: tensor name -> its replacement;
     rows: module -> (ids, rows); invocation: ids or None."""
@@ -145,32 +214,38 @@ class Adapter:
         reader = gguf.GGUFReader(path)
         values, tensors = gguf_values(reader), gguf_tensors(reader)
         self.invocation = values.get("adapter.alora.invocation_tokens")
-        self.full = {hf_name(name): value for name, value in tensors.items() if value.ndim == 1}
+        arch = config["model_type"]
+        self.full = {hf_name(name, arch): value for name, value in tensors.items() if value.ndim == 1}
+        pairs = {}
         for name in [n[:-len(".lora_a")] for n in tensors if n.endswith(".lora_a")]:
-            key = hf_name(name)
+            key = hf_name(name, arch)
             a, b = tensors[name + ".lora_a"], unpermute(tensors[name + ".lora_b"], heads_of(config, key))
-            a = a.T if "embed_tokens" in key else a
-            self.deltas[key.removesuffix(".weight")] = a, b, None, values["adapter.lora.alpha"] / b.shape[1]
+            pairs[key.removesuffix(".weight")] = {"A": a.T if "embed_tokens" in key else a, "B": b}
+        for module, pair in self.split_fused(pairs, weights).items():
+            self.deltas[module] = pair["A"], pair["B"], None, values["adapter.lora.alpha"] / pair["B"].shape[1]
 
     def from_directory(self, path, config, weights):
         settings = json.loads((path / "adapter_config.json").read_text())
         self.invocation = settings.get("alora_invocation_tokens")
-        pairs = {}
+        pairs, spelled = {}, {}
         for name, value in tensors_of(path / "adapter_model.safetensors").items():
-            name = name.removeprefix("base_model.model.").replace("model.unembed_tokens", "lm_head")
+            stored = name.removeprefix("base_model.model.")
+            name = alone(stored).replace("model.unembed_tokens", "lm_head")
             name = name.replace(".default", "")  # the adapter's name
             if ".original_module." in name:
                 continue  # what the saved module replaces
             name = name.replace(".modules_to_save.", ".")
             lora = re.fullmatch(r"(.*)\.lora_(?:embedding_)?([AB])(\.bias|\.weight)?", name)
             if lora:
+                spelled[lora[1]] = stored.rpartition(".lora_")[0]
                 pairs.setdefault(lora[1], {})["bias" if lora[3] == ".bias" else lora[2]] = value
             elif name.endswith(".token_adapter.trainable_tokens_delta"):
                 self.rows[name.removesuffix(".token_adapter.trainable_tokens_delta")] = value
             else:
-                self.full[name.replace(".token_adapter.", ".").replace(".base_layer.", ".")] = value
+                name = name.replace(".token_adapter.", ".").replace(".base_layer.", ".")
+                self.full[name] = plus_one(name, value, config)
         for module, (pair, key) in split_stacks(self.split_fused(pairs, weights), settings, config).items():
-            self.deltas[experts_named(module)] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, key)
+            self.deltas[experts_named(module)] = pair["A"], pair["B"], pair.get("bias"), self.scale(settings, spelled.get(key, key))
         self.rows = {module: (self.row_ids(settings, module), rows) for module, rows in self.rows.items()}
         embed = "model.embed_tokens"
         if embed in self.rows and "lm_head" not in self.rows and config.get("tie_word_embeddings"):
@@ -185,7 +260,7 @@ class Adapter:
             for part in FUSED.get(last, (last,)):
                 name = f"{before}.{part}" if before else part
                 rows = pair["B"].shape[0] if last not in FUSED else weights[name + ".weight"].shape[0]
-                result[name] = pair | {"B": pair["B"][at:at + rows]}
+                result[name] = {key: value if key == "A" else value[at:at + rows] for key, value in pair.items()}
                 at += rows
         return result
 

@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 
-def frequencies(config, head_dim, max_model_len):
+def frequencies(config, rope, head_dim, max_model_len):
     """Inverse frequencies [head_dim / 2] and the factor on cos and sin."""
-    rope = config["rope"]
     kind, base, factor = rope["rope_type"], rope["rope_theta"], rope.get("factor")
     exponents = np.arange(0, head_dim, 2) / head_dim
     if kind == "dynamic":
@@ -19,6 +18,11 @@ def frequencies(config, head_dim, max_model_len):
     if kind == "linear":
         return inverse / factor, 1.0
     original = rope.get("original_max_position_embeddings")
+    if kind == "longrope":
+        length = config["max_position_embeddings"]
+        factor = factor or length / original
+        attention = rope.get("attention_factor") or math.sqrt(1 + math.log(factor) / math.log(original))
+        return inverse / rope["long_factor" if (max_model_len or length) > original else "short_factor"], attention
     if kind == "llama3":
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
         smooth = np.clip((original * inverse / (2 * math.pi) - low) / (high - low), 0, 1)
@@ -55,12 +59,32 @@ def is_turned(config, layer):
     return bool(turned[layer]) if turned else (layer + 1) % 4 != 0
 
 
+PERIODS = {"olmo3": 4, "gemma2": 2, "gemma3_text": 6}  # of so many layers the last is full
+
+
 def window_of(config, layer):
-    if config["model_type"] == "mistral":
+    types = config.get("layer_types")
+    if config["model_type"] in ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text"):
+        period = config.get("sliding_window_pattern", PERIODS.get(config["model_type"], 1))
+        slides = types[layer] == "sliding_attention" if types else (layer + 1) % period != 0
+        return config["sliding_window"] if slides else None
+    if config["model_type"] in ("mistral", "phi3", "starcoder2"):
         return config.get("sliding_window")
     if config.get("use_sliding_window") and layer >= config["max_window_layers"]:
         return config["sliding_window"]
     return None
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def gelu_tanh(x):
+    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def capped(x, cap):
+    return x if cap is None else cap * np.tanh(x / cap)
 
 
 class Plain:
@@ -68,7 +92,10 @@ class Plain:
         """adapters: [(Adapter, scale)]"""
         self.config, self.weights, self.adapters = config, dict(weights), adapters
         self.head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        self.inverse, self.attention_factor = frequencies(config, self.head_dim, max_model_len)
+        self.turned = int(self.head_dim * config.get("partial_rotary_factor", 1))
+        self.ropes = [frequencies(config, config[which], self.turned, max_model_len)
+                      for which in ("rope", "sliding_rope")]
+        self.activation = gelu_tanh if config.get("activation", config["model_type"]).startswith("gemma") else silu
         for adapter, _ in adapters:
             self.weights |= adapter.full
             for module, (ids, rows) in adapter.rows.items():
@@ -104,27 +131,43 @@ class Plain:
         return x * self.config.get("embedding_multiplier", 1)
 
     def norm(self, x, name):
+        if name + ".bias" in self.weights:
+            x = x - x.mean(-1, keepdims=True)
+            scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["norm_epsilon"])
+            return x / scale * self.weights[name + ".weight"] + self.weights[name + ".bias"]
         scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["rms_norm_eps"])
         return x / scale * self.weights[name + ".weight"]
 
-    def rotate(self, x):
-        """[tokens, heads, head_dim], halves turned against each other"""
-        angle = np.arange(len(x))[:, None, None] * self.inverse
-        cos, sin = np.cos(angle) * self.attention_factor, np.sin(angle) * self.attention_factor
+    def normed(self, x, name):
+        """By a norm that not every model has."""
+        return self.norm(x, name) if name + ".weight" in self.weights else x
+
+    def rotate(self, x, layer):
+        """[tokens, heads, head_dim], halves of the first `turned` turned against each other"""
+        x, kept = x[..., :self.turned], x[..., self.turned:]
+        two = self.config["model_type"] in ("olmo2", "olmo3", "gemma3", "gemma3_text")
+        inverse, factor = self.ropes[two and window_of(self.config, layer) is not None]
+        angle = np.arange(len(x))[:, None, None] * inverse
+        cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
+        if self.config["model_type"] in ("glm", "glm4"):  # neighbours, not halves
+            left, right = x[..., 0::2], x[..., 1::2]
+            pairs = np.stack([left * cos - right * sin, right * cos + left * sin], -1).reshape(x.shape)
+            return np.concatenate([pairs, kept], -1)
         left, right = np.split(x, 2, -1)
-        return np.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
+        return np.concatenate([left * cos - right * sin, right * cos + left * sin, kept], -1)
 
     def attention(self, x, prefix, layer):
         tokens, heads, kv = len(x), self.config["num_attention_heads"], self.config["num_key_value_heads"]
         q, k, v = (self.linear(x, f"{prefix}.{p}_proj").reshape(tokens, -1, self.head_dim) for p in "qkv")
-        if self.config["model_type"] == "olmo2":  # of all heads of a token together
+        if self.config["model_type"] in ("olmo2", "olmo3"):  # of all heads of a token together
             q, k = (self.norm(t.reshape(tokens, -1), f"{prefix}.{n}_norm").reshape(t.shape) for t, n in ((q, "q"), (k, "k")))
         elif f"{prefix}.q_norm.weight" in self.weights:
             q, k = self.norm(q, f"{prefix}.q_norm"), self.norm(k, f"{prefix}.k_norm")
         if is_turned(self.config, layer):
-            q, k = self.rotate(q), self.rotate(k)
+            q, k = self.rotate(q, layer), self.rotate(k, layer)
         k, v = (np.repeat(t, heads // kv, 1) for t in (k, v))
-        score = np.einsum("qhd,khd->hqk", q, k) * self.config.get("attention_multiplier", self.head_dim ** -0.5)
+        scale = self.config.get("attention_multiplier", self.config.get("query_pre_attn_scalar", self.head_dim) ** -0.5)
+        score = capped(np.einsum("qhd,khd->hqk", q, k) * scale, self.config.get("attn_logit_softcapping"))
         distance = np.arange(tokens)[:, None] - np.arange(tokens)
         seen = (distance >= 0) & (distance < (window_of(self.config, layer) or tokens))
         score = np.exp(np.where(seen, score, -np.inf) - score.max(-1, keepdims=True))
@@ -132,8 +175,12 @@ class Plain:
         return self.linear(mixed.reshape(tokens, -1), f"{prefix}.o_proj")
 
     def mlp(self, x, prefix):
+        if f"{prefix}.c_fc.weight" in self.weights:
+            y = self.linear(x, f"{prefix}.c_fc")
+            y = y / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)))
+            return self.linear(y, f"{prefix}.c_proj")
         gate = self.linear(x, f"{prefix}.gate_proj")
-        return self.linear(gate / (1 + np.exp(-gate)) * self.linear(x, f"{prefix}.up_proj"), f"{prefix}.down_proj")
+        return self.linear(self.activation(gate) * self.linear(x, f"{prefix}.up_proj"), f"{prefix}.down_proj")
 
     def experts(self, x, prefix):
         """Every token through the experts with its highest scores, and through the shared one."""
@@ -164,14 +211,23 @@ class Plain:
         for layer in range(self.config["num_hidden_layers"]):
             prefix = f"model.layers.{layer}"
             part = self.config.get("residual_multiplier", 1)
-            if self.config["model_type"] == "olmo2":
-                y = self.attention(x, f"{prefix}.self_attn", layer)
+            if f"{prefix}.post_feedforward_layernorm.weight" in self.weights:  # norms behind the blocks
+                before = f"{prefix}.input_layernorm", f"{prefix}.pre_feedforward_layernorm"
+                y = self.attention(self.normed(x, before[0]), f"{prefix}.self_attn", layer)
                 x = x + self.norm(y, f"{prefix}.post_attention_layernorm")
-                x = x + self.norm(self.mlp(x, f"{prefix}.mlp"), f"{prefix}.post_feedforward_layernorm")
+                y = self.mlp(self.normed(x, before[1]), f"{prefix}.mlp")
+                x = x + self.norm(y, f"{prefix}.post_feedforward_layernorm")
+                continue
+            if self.config["model_type"] == "glm4":
+                y = self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
+                x = x + self.norm(y, f"{prefix}.post_self_attn_layernorm")
+                y = self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
+                x = x + self.norm(y, f"{prefix}.post_mlp_layernorm")
                 continue
             x = x + part * self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
             x = x + part * self.mlp_or_experts(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
         return self.norm(x, "model.norm")
 
     def logits(self, ids, prompt):
-        return self.linear(self.hidden(ids, prompt), "lm_head") / self.config.get("logits_scaling", 1)
+        logits = self.linear(self.hidden(ids, prompt), "lm_head") / self.config.get("logits_scaling", 1)
+        return capped(logits, self.config.get("final_logit_softcapping"))

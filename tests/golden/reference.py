@@ -6,11 +6,16 @@ from adapter_specs import SPECS as ADAPTER_SPECS, TWINS
 from common import ADAPTERS, MODELS, load_model
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from model_specs import MAX_MODEL_LEN
+from quant_specs import QUANT_MODELS
 
 
 def base_model(model, adapters):
     if model in GGUF_MODELS:
         from make_gguf import reference_model
+
+        return reference_model(model)
+    if model in QUANT_MODELS:
+        from make_quantised import reference_model
 
         return reference_model(model)
     loaded = load_model(MODELS / model, MAX_MODEL_LEN.get(model, 0))

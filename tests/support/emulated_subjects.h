@@ -49,6 +49,11 @@ inline std::vector<Subject> subjects() {
   std::vector<Subject> all = gpu_subjects();
   all.push_back({"multiplied", "models/granite", {"granite-all-r4", "granite-save-all"}, {}});
   all.push_back({"norms_behind", "models/olmo2", {"olmo2-all-r4", "olmo2-save-norms"}, {}});
+  all.push_back({"fused", "models/phi3", {"phi3-all-r4", "phi3-qkv-bias"}, {}});
+  all.push_back({"interleaved", "models/glm4", {"glm4-all-r4", "glm4-lora-bias", "glm4-save-norms"}, {}});
+  all.push_back({"ungated", "models/starcoder2", {"starcoder2-all-r4", "starcoder2-mlp-r4"}, {}});
+  all.push_back({"capped", "models/gemma2", {"gemma2-all-r4", "gemma2-save-norms", "gemma2-resized"}, {}});
+  all.push_back({"two_ropes", "models/gemma3", {"gemma3-all-r4", "gemma3-save-norms"}, {}});
   return all;
 }
 

@@ -135,6 +135,18 @@ def llama_metaspace(scheme):
     return tokenizer
 
 
+def gemma():
+    """A split that finds no space any more, and added tokens for runs of line ends and of marks."""
+    tokenizer = spm_bpe()
+    tokenizer.normalizer = normalizers.Replace(" ", META)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = llama_decoder(strip=False)
+    tokenizer.add_special_tokens(special("<start_of_turn>", "<end_of_turn>"))
+    runs = [mark * count for mark in ("\n", META) for count in (2, 3, 4)]
+    tokenizer.add_tokens([AddedToken(run, special=False, normalized=False) for run in runs])
+    return tokenizer
+
+
 def unigram():
     tokenizer = Tokenizer(models.Unigram(pieces_of("spm-unigram"), unk_id=0, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
@@ -156,6 +168,7 @@ MAKERS = {
     "hf-llama-first": ("spm-bpe: Metaspace, prepend_scheme first, not legacy", lambda: llama_metaspace("first")),
     "hf-llama-always": ("spm-bpe: Metaspace, prepend_scheme always", lambda: llama_metaspace("always")),
     "hf-llama-never": ("spm-bpe: Metaspace, prepend_scheme never", lambda: llama_metaspace("never")),
+    "hf-gemma": ("spm-bpe: Replace alone, Split by a string, added tokens of whitespace", gemma),
     "hf-unigram": ("spm-unigram as tokenizer.json: NFKC, Replace by expression, Metaspace with split, eos", unigram),
 }
 STRING_MERGES = {"hf-llama-legacy", "bl-gpt2"}

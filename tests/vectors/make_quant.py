@@ -14,7 +14,8 @@ COLUMNS = 512
 ROWS = 4
 # Where the f16 scales of a block lie; all other bytes of a block may hold anything.
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q4_1": [0, 2], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2],
-          "Q6_K": [208]}
+          "Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
+E8M0 = {"MXFP4": 0}  # where the block's scale is a power of two of one byte
 QUANTISED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 
 
@@ -32,6 +33,9 @@ def random_blocks(name):
         special = np.array([0.0, 6e-8, -3e-5, 12.5, 1.0], np.float16)
         scale[rng.choice(len(raw), len(special), replace=False)] = special
         raw[:, at:at + 2] = scale[:, None].view(np.uint8)
+    if name in E8M0:  # the smallest ones, which are subnormal, and the largest whose products are finite
+        raw[:, E8M0[name]] = rng.integers(110, 136, len(raw))
+        raw[rng.choice(len(raw), 6, replace=False), E8M0[name]] = [0, 1, 2, 3, 127, 251]
     return raw.reshape(ROWS, -1)
 
 

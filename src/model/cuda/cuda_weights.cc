@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_weights.h"
 
+#include <optional>
+#include <string>
+
 #include "model/cuda/cuda_kv.h"
 #include "tensor/tile_layout.h"
 
@@ -63,12 +66,30 @@ Status refuse_streams(const WeightStore& weights) {
       "whole model, or run on the CPU.");
 }
 
+Status refuse_formats(const ModelConfig& config, const LayerProgram& program, const WeightStore& weights,
+                      const RopeTable& rope) {
+  CudaWeights places;
+  std::optional<DType> unknown;
+  walk(
+      config, program, weights, rope, places,
+      [&](const WeightView& view, cuda::DeviceWeight&) {
+        if (!view.empty() && !cuda::reads_weights(view.dtype)) unknown = view.dtype;
+      },
+      [](const float*, int64_t, const float*&) {});
+  if (!unknown) return {};
+  return unsupported(std::string("Weights in ") + dtype_info(*unknown).name +
+                     " cannot be computed on a GPU yet: take a file in q4_k or q8_0, or run it on the CPU "
+                     "(--device cpu).");
+}
+
 }  // namespace
 
 Result<int64_t> cuda_weight_bytes(const ModelConfig& config, const WeightStore& weights, const Shard& shard) {
   TRY(refuse_streams(weights));
   TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights, shard));
-  return walk_bytes(config, program, weights, make_rope_table(config, 0));
+  const RopeTable rope = make_rope_table(config, 0);
+  TRY(refuse_formats(config, program, weights, rope));
+  return walk_bytes(config, program, weights, rope);
 }
 
 // A tied head is the embedding, of which every rank has all rows. Parts begin with a
@@ -88,6 +109,7 @@ Result<CudaWeights> upload_weights(const ModelConfig& config, const WeightStore&
   TRY(refuse_streams(weights));
   TRY_ASSIGN(const LayerProgram program, make_layer_program(config, weights, shard));
   const RopeTable rope = make_rope_table(config, max_model_len);
+  TRY(refuse_formats(config, program, weights, rope));
   CudaWeights to;
   TRY_ASSIGN(
       to.bytes,

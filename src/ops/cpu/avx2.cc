@@ -15,6 +15,7 @@
 
 #include "device/host/isa.h"
 #include "ops/cpu/attention/attention_plan.h"
+#include "ops/cpu/delta/delta_table.h"
 #include "ops/cpu/lora/lora_plan.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
@@ -67,6 +68,10 @@ const OpTable* avx2_op_table() {
       .embed = avx2::embed,
       .add = avx2::add_rows,
       .scale = avx2::scale_rows,
+      .cap = avx2::cap_rows,
+      .causal_conv = causal_conv_avx2,
+      .delta_rule = delta_rule_avx2,
+      .gated_norm = gated_norm_avx2,
       .scratch_bytes = cpu_scratch_bytes,
   };
   return host_isa().avx2 ? &table : nullptr;

@@ -22,6 +22,7 @@
 #include "device/host/isa.h"
 #include "ops/cpu/amx/matmul_amx.h"
 #include "ops/cpu/attention/attention_plan.h"
+#include "ops/cpu/delta/delta_table.h"
 #include "ops/cpu/lora/lora_plan.h"
 #include "ops/cpu/plain/matmul_bf16.h"
 #include "ops/cpu/scratch.h"
@@ -85,6 +86,10 @@ const OpTable* avx512_op_table() {
       .embed = avx512::embed,
       .add = avx512::add_rows,
       .scale = avx512::scale_rows,
+      .cap = avx512::cap_rows,
+      .causal_conv = causal_conv_avx512,
+      .delta_rule = delta_rule_avx512,
+      .gated_norm = gated_norm_avx512,
       .scratch_bytes = cpu_scratch_bytes,
       .has_register_sums = true,
   };

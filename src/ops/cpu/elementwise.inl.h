@@ -8,20 +8,41 @@ LORALEI_INLINE int64_t row_grain(int64_t row_elements) {
   return row_elements >= kElements ? 1 : (kElements + row_elements) / (row_elements + 1);
 }
 
-LORALEI_INLINE void rms_norm_vector(const float* x, const float* weight, float* y, int32_t dim, float eps) {
-  F sums[4] = {zero(), zero(), zero(), zero()};  // lanes of step s go to sums[s % 4]
+// Adds up step(sum, x, lanes); lanes of step s go to sums[s % 4].
+template <typename Step>
+LORALEI_INLINE float sum_of(const float* x, int32_t dim, Step&& step) {
+  F sums[4] = {zero(), zero(), zero(), zero()};
   int32_t i = 0;
-  for (int s = 0; i + kLanes <= dim; i += kLanes, s = (s + 1) & 3) {
-    const F value = load(x + i);
-    sums[s] = fma(value, value, sums[s]);
-  }
-  if (i < dim) {
-    const F value = load_n(x + i, dim - i);
-    sums[3] = fma(value, value, sums[3]);
-  }
-  const float square = reduce_add(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+  for (int s = 0; i + kLanes <= dim; i += kLanes, s = (s + 1) & 3) sums[s] = step(sums[s], load(x + i), kLanes);
+  if (i < dim) sums[3] = step(sums[3], load_n(x + i, dim - i), dim - i);
+  return reduce_add(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+}
+
+// As args.h says of a norm with a bias.
+void layer_norm_vector(const float* x, const float* weight, const float* bias, float* y, int32_t dim, float eps) {
+  const float mean = sum_of(x, dim, [&](F sum, F value, int) LORALEI_INLINE_LAMBDA { return add(sum, value); }) /
+                     static_cast<float>(dim);
+  const F middle = set1(mean);
+  alignas(64) float means[kLanes];
+  store(means, middle);
+  const float square = sum_of(x, dim, [&](F sum, F value, int lanes) LORALEI_INLINE_LAMBDA {
+    const F apart = sub(value, lanes == kLanes ? middle : load_n(means, lanes));  // 0 beyond the last
+    return fma(apart, apart, sum);
+  });
   const F inverse = set1(1.0f / std::sqrt(square / static_cast<float>(dim) + eps));
-  for (i = 0; i + kLanes <= dim; i += kLanes) store(y + i, mul(mul(load(x + i), inverse), load(weight + i)));
+  for (int32_t i = 0; i < dim; i += kLanes) {
+    const int n = dim - i < kLanes ? dim - i : kLanes;
+    const F apart = mul(sub(load_n(x + i, n), middle), inverse);
+    store_n(y + i, add(mul(apart, load_n(weight + i, n)), load_n(bias + i, n)), n);
+  }
+}
+
+LORALEI_INLINE void rms_norm_vector(const float* x, const float* weight, float* y, int32_t dim, float eps) {
+  const float square =
+      sum_of(x, dim, [&](F sum, F value, int) LORALEI_INLINE_LAMBDA { return fma(value, value, sum); });
+  const F inverse = set1(1.0f / std::sqrt(square / static_cast<float>(dim) + eps));
+  int32_t i = 0;
+  for (; i + kLanes <= dim; i += kLanes) store(y + i, mul(mul(load(x + i), inverse), load(weight + i)));
   if (i < dim) store_n(y + i, mul(mul(load_n(x + i, dim - i), inverse), load_n(weight + i, dim - i)), dim - i);
 }
 
@@ -29,8 +50,13 @@ void rms_norm_rows(const RmsNormArgs& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     for (int32_t v = 0; v < args.vectors; ++v) {
       const int64_t offset = int64_t{v} * args.dim;
-      rms_norm_vector(args.x + row * args.x_stride + offset, args.weight, args.y + row * args.y_stride + offset,
-                      args.dim, args.eps);
+      const float* const x = args.x + row * args.x_stride + offset;
+      float* const y = args.y + row * args.y_stride + offset;
+      if (args.bias != nullptr) {
+        layer_norm_vector(x, args.weight, args.bias, y, args.dim, args.eps);
+      } else {
+        rms_norm_vector(x, args.weight, y, args.dim, args.eps);
+      }
     }
   }
 }
@@ -60,8 +86,8 @@ void rope_angles(OpContext& ctx, const RopeAnglesArgs& args) {
 }
 
 void rope_row(const RopeArgs& args, int64_t row) {
-  const int32_t half = args.head_dim / 2;
-  const float* const cosines = args.angles + row * args.head_dim;
+  const int32_t turned = args.rotary_dim > 0 ? args.rotary_dim : args.head_dim, half = turned / 2;
+  const float* const cosines = args.angles + row * turned;
   const float* const sines = cosines + half;
   for (int32_t head = 0; head < args.heads; ++head) {
     float* x1 = args.x + row * args.stride + int64_t{head} * args.head_dim;
@@ -84,21 +110,33 @@ void rope(OpContext& ctx, const RopeArgs& args) {
                          });
 }
 
-LORALEI_INLINE F silu_times(F gate, F up) { return mul(div(gate, add(set1(1.0f), exp_f32(sub(zero(), gate)))), up); }
+// x / (1 + e^-z): silu with z = x. GELU by tanh is that as well, with z = 2u, since
+// (1 + tanh u) / 2 = 1 / (1 + e^-2u).
+template <Activation kOf>
+LORALEI_INLINE F activate(F x) {
+  F minus_z = sub(zero(), x);
+  if constexpr (kOf == Activation::kGeluTanh)  // -2 sqrt(2 / pi) (x + 0.044715 x^3)
+    minus_z = mul(x, fma(mul(x, x), set1(-0.0713548163f), set1(-1.59576912f)));
+  return div(x, add(set1(1.0f), exp_f32(minus_z)));
+}
 
-void swiglu_row(float* gate, const float* up, int32_t dim) {
+template <Activation kOf>
+void activate_row(float* gate, const float* up, int32_t dim) {
   for (int32_t i = 0; i < dim; i += kLanes) {
     const int n = dim - i < kLanes ? dim - i : kLanes;
-    store_n(gate + i, silu_times(load_n(gate + i, n), load_n(up + i, n)), n);
+    const F active = activate<kOf>(load_n(gate + i, n));
+    store_n(gate + i, up == nullptr ? active : mul(active, load_n(up + i, n)), n);
   }
 }
 
 void swiglu(OpContext& ctx, const SwigluArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
+  void (*const row_of)(float*, const float*, int32_t) =
+      args.activation == Activation::kSilu ? activate_row<Activation::kSilu> : activate_row<Activation::kGeluTanh>;
   ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.dim} * 2), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row)
-      swiglu_row(args.gate + row * args.stride, args.up + row * args.stride, args.dim);
+      row_of(args.gate + row * args.stride, args.up == nullptr ? nullptr : args.up + row * args.stride, args.dim);
   });
 }
 
@@ -151,6 +189,22 @@ void scale_rows(OpContext& ctx, const ScaleArgs& args) {
   ++ctx.op_count;
   ctx.pool->parallel_for(args.rows, row_grain(args.dim), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) scale_floats(args.y + row * args.y_stride, args.dim, args.factor);
+  });
+}
+
+void cap_row(float* y, int32_t dim, float cap) {
+  const F by = set1(cap), inverse = set1(1.0f / cap);
+  for (int32_t i = 0; i < dim; i += kLanes) {
+    const int n = dim - i < kLanes ? dim - i : kLanes;
+    store_n(y + i, mul(by, tanh_f32(mul(load_n(y + i, n), inverse))), n);
+  }
+}
+
+void cap_rows(OpContext& ctx, const CapArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.dim} * 2), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) cap_row(args.y + row * args.y_stride, args.dim, args.cap);
   });
 }
 

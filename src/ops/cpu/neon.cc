@@ -15,6 +15,7 @@
 
 #include "device/host/isa.h"
 #include "ops/cpu/attention/attention_plan.h"
+#include "ops/cpu/delta/delta_table.h"
 #include "ops/cpu/lora/lora_plan.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/target.h"
@@ -62,6 +63,10 @@ const OpTable* neon_op_table() {
       .embed = neon::embed,
       .add = neon::add_rows,
       .scale = neon::scale_rows,
+      .cap = neon::cap_rows,
+      .causal_conv = causal_conv_neon,
+      .delta_rule = delta_rule_neon,
+      .gated_norm = gated_norm_neon,
       .scratch_bytes = cpu_scratch_bytes,
   };
   return &table;

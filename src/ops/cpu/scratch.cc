@@ -17,7 +17,8 @@ int64_t cpu_scratch_bytes(const OpLimits& limits) {
                                  lane_worker_bytes(limits.in_max), threads),
                    scratch_bytes(activation_bytes(limits.rows_max, limits.in_max), tile_worker_bytes(), threads),
                    lora_shared_bytes(limits.rank_max) + lora_worker_bytes() * threads,
-                   scratch_bytes(attention_shared, attention.worker_bytes, threads)});
+                   scratch_bytes(attention_shared, attention.worker_bytes, threads),
+                   scratch_bytes(0, delta_worker_bytes(limits.key_dim, limits.value_dim), threads)});
 }
 
 int64_t rounded_scratch_bytes(const OpLimits& limits) {

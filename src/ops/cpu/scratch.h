@@ -158,6 +158,18 @@ constexpr int64_t lora_values(int64_t rank_max) {
   return one_row > kLoraValues ? one_row : kLoraValues;
 }
 
+// --- the gated delta rule (delta/delta_rule.inl.h) For each worker: q and k of a
+// part of a sequence's rows, their decays and betas, a panel of a head's state, and
+// what its columns recalled and will learn.
+constexpr int kDeltaRows = 64;         // prepared together
+constexpr int kDeltaColumns = 32;      // of a panel: with 128 keys half a first-level cache
+constexpr int64_t kDeltaPadding = 16;  // lanes
+constexpr int64_t delta_worker_bytes(int64_t key_dim, int64_t value_dim) {
+  const int64_t keys = (key_dim + kDeltaPadding - 1) / kDeltaPadding * kDeltaPadding;
+  const int64_t columns = (value_dim + kDeltaPadding - 1) / kDeltaPadding * kDeltaPadding;
+  return (2 * kDeltaRows * (keys + 1) + keys * kDeltaColumns + 2 * columns) * 4;
+}
+
 int64_t cpu_scratch_bytes(const OpLimits& limits);
 int64_t rounded_scratch_bytes(const OpLimits& limits);  // where bf16 weights meet rounded inputs
 int64_t matrix_scratch_bytes(const OpLimits& limits);   // where bf16 and f16 weights meet the matrix unit

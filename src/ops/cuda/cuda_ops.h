@@ -40,6 +40,26 @@ struct StepRows {
   const int32_t* blocks = nullptr;
 };
 
+// Whether products and look-ups have kernels for weights in this format (dispatch.h).
+constexpr bool reads_weights(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // A weight matrix [rows, cols] in one piece: kPlain in any format, kTile16 in quantised
 // ones (tensor/tile_layout.h; the bytes are those of the host, nothing is repacked).
 struct DeviceWeight {

@@ -64,7 +64,7 @@ TEST_F(CudaGemv, RoundedRowsAreTheDefinitionsBits) {
 TEST_F(CudaGemv, TilesAgreeWithTheReference) {
   Prng prng(932);
   for (DType dtype : kAllDTypes) {
-    if (!is_quantised(dtype)) continue;
+    if (!is_quantised(dtype) || !reads_weights(dtype)) continue;
     for (const auto& [out, in, rows] : {std::tuple{1, 256, 1}, {16, 512, 3}, {37, 2304, 8}, {100, 768, 2}}) {
       const std::vector<std::byte> weights = random_rows(prng, dtype, out, in);
       std::vector<float> values(static_cast<size_t>(out * in));
@@ -104,7 +104,7 @@ TEST_F(CudaGemv, TilesAgreeWithTheReference) {
 TEST_F(CudaGemv, ARowAloneIsTheRowAmongOthers) {
   Prng prng(933);
   for (DType dtype : kAllDTypes) {
-    if (!is_quantised(dtype) && dtype != DType::kBF16) continue;
+    if (!reads_weights(dtype) || (!is_quantised(dtype) && dtype != DType::kBF16)) continue;
     const int32_t out = 35, in = 1024;
     const std::vector<std::byte> weights = random_rows(prng, dtype, out, in);
     auto w = device(is_quantised(dtype) ? in_tiles(dtype, weights, out, in) : weights);
@@ -133,7 +133,7 @@ TEST_F(CudaGemv, ARowAloneIsTheRowAmongOthers) {
 TEST_F(CudaGemv, TilesOfOneLaunchAreThoseOfLaunchesOfTheirOwn) {
   Prng prng(937);
   for (DType dtype : kAllDTypes) {
-    if (!is_quantised(dtype)) continue;
+    if (!is_quantised(dtype) || !reads_weights(dtype)) continue;
     for (const auto& [in, rows] : {std::pair{256, 1}, {1568, 3}, {4608, 6}}) {
       if (!fits_blocks(dtype, in)) continue;
       const std::vector<float> x = random_floats(prng, int64_t{rows} * in);
@@ -212,7 +212,7 @@ TEST_F(CudaGemv, PlainWeightsAgreeWithTheReference) {
 TEST_F(CudaGemv, EveryNumberOfATileIsMultipliedWithItsOwnInput) {
   Prng prng(936);
   for (DType dtype : kAllDTypes) {
-    if (!is_quantised(dtype)) continue;
+    if (!is_quantised(dtype) || !reads_weights(dtype)) continue;
     const int32_t out = 16, in = 256;
     const std::vector<std::byte> weights = random_rows(prng, dtype, out, in);
     std::vector<float> values(static_cast<size_t>(out * in));

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
+#include <numeric>
 
 #include "base/limits.h"
 #include "ops/lora_factors.h"
@@ -198,6 +200,8 @@ void ref_kv_store(OpContext& ctx, const KvStoreArgs& args) {
   if (worked) ++ctx.op_count;
 }
 
+double capped(double x, double cap) { return cap * std::tanh(x / cap); }
+
 // One (row, head): scores are computed twice rather than stored, so that scratch does not
 // grow with the context.
 void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t head, double* sum, double* decoded) {
@@ -216,7 +220,8 @@ void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t
     const double* key = load(position, 0);
     double sum_of_products = 0;
     for (int32_t d = 0; d < head_dim; ++d) sum_of_products += static_cast<double>(q[d]) * key[d];
-    return static_cast<double>(args.scale) * sum_of_products;
+    const double scaled = static_cast<double>(args.scale) * sum_of_products;
+    return args.cap > 0 ? capped(scaled, static_cast<double>(args.cap)) : scaled;
   };
   double largest = -std::numeric_limits<double>::infinity();
   for (int32_t p = first; p <= last; ++p) largest = std::max(largest, score(p));
@@ -254,9 +259,14 @@ void ref_rms_norm(OpContext& ctx, const RmsNormArgs& args) {
     for (int32_t v = 0; v < args.vectors; ++v) {
       const float* x = args.x + row * args.x_stride + int64_t{v} * args.dim;
       float* y = args.y + row * args.y_stride + int64_t{v} * args.dim;
-      const double inverse = 1.0 / std::sqrt(dot(x, x, args.dim) / args.dim + static_cast<double>(args.eps));
+      double mean = 0, square = 0;  // RMS norm: of what is not centred
+      if (args.bias != nullptr) mean = std::accumulate(x, x + args.dim, 0.0) / args.dim;
+      for (int32_t i = 0; i < args.dim; ++i) square += std::pow(static_cast<double>(x[i]) - mean, 2);
+      const double inverse = 1.0 / std::sqrt(square / args.dim + static_cast<double>(args.eps));
       for (int32_t i = 0; i < args.dim; ++i) {
-        y[i] = static_cast<float>(static_cast<double>(x[i]) * inverse * static_cast<double>(args.weight[i]));
+        const double bias = args.bias != nullptr ? static_cast<double>(args.bias[i]) : 0;
+        y[i] = static_cast<float>((static_cast<double>(x[i]) - mean) * inverse * static_cast<double>(args.weight[i]) +
+                                  bias);
       }
     }
   }
@@ -279,12 +289,12 @@ void ref_rope_angles(OpContext& ctx, const RopeAnglesArgs& args) {
 void ref_rope(OpContext& ctx, const RopeArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
-  const int32_t half = args.head_dim / 2;
+  const int32_t turned = args.rotary_dim > 0 ? args.rotary_dim : args.head_dim, half = turned / 2;
   for (int32_t row = 0; row < args.rows; ++row) {
     for (int32_t head = 0; head < args.heads; ++head) {
       float* x = args.x + row * args.stride + int64_t{head} * args.head_dim;
       for (int32_t i = 0; i < half; ++i) {
-        const float* const at = args.angles + int64_t{row} * args.head_dim + i;
+        const float* const at = args.angles + int64_t{row} * turned + i;
         const double c = static_cast<double>(at[0]), s = static_cast<double>(at[half]);
         const double x1 = static_cast<double>(x[i]), x2 = static_cast<double>(x[i + half]);
         x[i] = static_cast<float>(x1 * c - x2 * s);
@@ -294,15 +304,21 @@ void ref_rope(OpContext& ctx, const RopeArgs& args) {
   }
 }
 
+double activated(Activation activation, double x) {
+  if (activation == Activation::kSilu) return x / (1.0 + std::exp(-x));
+  const double u = std::sqrt(2.0 * std::numbers::inv_pi) * (x + 0.044715 * x * x * x);
+  return x / (1.0 + std::exp(-2.0 * u));  // x / 2 (1 + tanh u)
+}
+
 void ref_swiglu(OpContext& ctx, const SwigluArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
   for (int32_t row = 0; row < args.rows; ++row) {
     float* gate = args.gate + row * args.stride;
-    const float* up = args.up + row * args.stride;
+    const float* up = args.up == nullptr ? nullptr : args.up + row * args.stride;
     for (int32_t i = 0; i < args.dim; ++i) {
-      const double g = static_cast<double>(gate[i]);
-      gate[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * static_cast<double>(up[i]));
+      const double g = activated(args.activation, static_cast<double>(gate[i]));
+      gate[i] = static_cast<float>(args.up == nullptr ? g : g * static_cast<double>(up[i]));
     }
   }
 }
@@ -340,6 +356,16 @@ void ref_scale(OpContext& ctx, const ScaleArgs& args) {
   }
 }
 
+void ref_cap(OpContext& ctx, const CapArgs& args) {
+  if (args.rows <= 0) return;
+  ++ctx.op_count;
+  for (int32_t row = 0; row < args.rows; ++row) {
+    float* y = args.y + row * args.y_stride;
+    for (int32_t i = 0; i < args.dim; ++i)
+      y[i] = static_cast<float>(capped(static_cast<double>(y[i]), static_cast<double>(args.cap)));
+  }
+}
+
 }  // namespace
 
 const OpTable& ref_op_table() {
@@ -359,6 +385,10 @@ const OpTable& ref_op_table() {
       .embed = ref_embed,
       .add = ref_add,
       .scale = ref_scale,
+      .cap = ref_cap,
+      .causal_conv = ref_causal_conv,
+      .delta_rule = ref_delta_rule,
+      .gated_norm = ref_gated_norm,
       .scratch_bytes = ref_scratch_bytes,
   };
   return table;

@@ -8,6 +8,7 @@
 #include "ops/ref/ref_table.h"
 #include "ops/tiles.h"
 #include "tensor/codec.h"
+#include "tensor/small_blocks.h"
 #include "tensor/tile_layout.h"
 
 namespace loralei {
@@ -43,13 +44,14 @@ RoundedBlock round_block(const float* x) {
   return out;
 }
 
-// 32 weights of one row: integers without their zero point, the scale of each half,
-// the minimum's term.
+// 32 weights of one row: integers without their zero point, the scale and the minimum's
+// term of each half.
 struct WeightBlock {
   int w[kActivationBlock];
   float d[2];
-  float m = 0;
+  float m[2];
   bool has_min = false;
+  bool halves = false;  // that have scales of their own
 };
 
 float half_at(const std::byte* p) {
@@ -70,10 +72,46 @@ void k_scale(const std::byte* packed, int j, int& scale, int& min) {
   }
 }
 
+// Of q2_k and q3_k, whose numbers have two bits side by side; weight_block().
+WeightBlock two_bit_block(DType dtype, const std::byte* block, int sub) {
+  const bool three = dtype == DType::kQ3_K;
+  const int half = sub / 4, part = sub % 4;
+  const std::byte* quants = block + (three ? 32 : 16) + 32 * half;
+  const float d = half_at(block + (three ? 108 : 80));
+  WeightBlock out{};
+  out.halves = true;
+  out.has_min = !three;
+  for (int i = 0; i < 32; ++i) {
+    out.w[i] = byte_at(quants, i) >> 2 * part & 3;
+    if (three) out.w[i] += (byte_at(block, i) >> sub & 1) * 4 - 4;
+  }
+  for (int e = 0; e < 2; ++e) {
+    const int j = 2 * sub + e;
+    out.d[e] = d * static_cast<float>(three ? q3_k_scale(block + 96, j) : byte_at(block, j) & 15);
+    if (!three) out.m[e] = -(half_at(block + 82) * static_cast<float>(byte_at(block, j) >> 4));
+  }
+  return out;
+}
+
+int nibble(const std::byte* p, int i) { return i < 16 ? byte_at(p, i) & 15 : byte_at(p, i - 16) >> 4; }
+
+// Where a nibble means what a table says.
+WeightBlock table_block(const std::byte* quants, const int8_t (&values)[16], float d) {
+  WeightBlock out{};
+  for (int i = 0; i < 32; ++i) out.w[i] = values[nibble(quants, i)];
+  out.d[0] = d;
+  return out;
+}
+
+WeightBlock with_zero_point(WeightBlock block, float zero) {
+  block.has_min = true;
+  block.m[0] = -(block.d[0] * zero);
+  return block;
+}
+
 // Sub-block `sub` of 32 numbers of a block in the file's format.
 WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
   WeightBlock out{};
-  const auto nibble = [](const std::byte* p, int i) { return i < 16 ? byte_at(p, i) & 15 : byte_at(p, i - 16) >> 4; };
   out.d[0] = half_at(block);
   switch (dtype) {
     case DType::kQ8_0:
@@ -83,6 +121,7 @@ WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
       for (int i = 0; i < 32; ++i) out.w[i] = nibble(block + 2, i) - 8;
       break;
     case DType::kQ4_1:
+    case DType::kInt4G:
       for (int i = 0; i < 32; ++i) out.w[i] = nibble(block + 4, i);
       break;
     case DType::kQ5_0:
@@ -102,7 +141,7 @@ WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
       int scale, min;
       k_scale(block + 4, sub, scale, min);
       out.d[0] *= static_cast<float>(scale);
-      out.m = -(half_at(block + 2) * static_cast<float>(min));
+      out.m[0] = -(half_at(block + 2) * static_cast<float>(min));
       break;
     }
     case DType::kQ6_K: {
@@ -115,33 +154,43 @@ WeightBlock weight_block(DType dtype, const std::byte* block, int sub) {
       for (int e = 0; e < 2; ++e) {
         out.d[e] = d * static_cast<float>(static_cast<int8_t>(block[192 + 2 * sub + e]));
       }
+      out.halves = true;
       return out;
     }
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+      return two_bit_block(dtype, block, sub);
+    case DType::kIQ4_NL:
+      return table_block(block + 2, kIq4Values, out.d[0]);
+    case DType::kIQ4_XS:
+      return table_block(block + 8 + 16 * sub, kIq4Values, out.d[0] * static_cast<float>(iq4_xs_scale(block, sub)));
+    case DType::kMXFP4:
+      return table_block(block + 1, kMxfp4Values, mxfp4_scale(static_cast<uint8_t>(block[0])));
     case DType::kF32:
     case DType::kF16:
     case DType::kBF16:
     case DType::kI8:
     case DType::kF8:
+    case DType::kF8G:
       CHECK(false);
   }
   out.d[1] = out.d[0];
   out.has_min = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K || dtype == DType::kQ5_K;
-  if (dtype == DType::kQ4_1 || dtype == DType::kQ5_1) out.m = half_at(block + 2);
-  return out;
+  if (dtype == DType::kQ4_1 || dtype == DType::kQ5_1) out.m[0] = half_at(block + 2);
+  return dtype == DType::kInt4G ? with_zero_point(out, half_at(block + 2)) : out;
 }
 
-float add_block(const WeightBlock& weights, const RoundedBlock& x, bool halves, float acc) {
-  int sums[2] = {}, total = 0;
-  for (int i = 0; i < kActivationBlock; ++i) {
-    sums[i / 16] += weights.w[i] * x.q[i];
-    total += x.q[i];
+float add_block(const WeightBlock& weights, const RoundedBlock& x, float acc) {
+  const int parts = weights.halves ? 2 : 1, numbers = kActivationBlock / parts;
+  for (int e = 0; e < parts; ++e) {
+    int sum = 0, total = 0;
+    for (int i = e * numbers; i < (e + 1) * numbers; ++i) {
+      sum += weights.w[i] * x.q[i];
+      total += x.q[i];
+    }
+    acc = std::fma(static_cast<float>(sum), weights.d[e] * x.d, acc);
+    if (weights.has_min) acc = std::fma(weights.m[e], x.d * static_cast<float>(total), acc);
   }
-  if (halves) {
-    for (int e = 0; e < 2; ++e) acc = std::fma(static_cast<float>(sums[e]), weights.d[e] * x.d, acc);
-  } else {
-    acc = std::fma(static_cast<float>(sums[0] + sums[1]), weights.d[0] * x.d, acc);
-  }
-  if (weights.has_min) acc = std::fma(weights.m, x.d * static_cast<float>(total), acc);
   return acc;
 }
 
@@ -155,7 +204,7 @@ void product_row(const TileMatmulArgs& args, const TileProduct& product, const s
     for (int64_t k = 0; k < product.w.cols; k += kActivationBlock) {
       const std::byte* block = row + k / info.block_elems * info.block_bytes;
       const WeightBlock weights = weight_block(product.w.dtype, block, static_cast<int>(k / kActivationBlock) % subs);
-      acc = add_block(weights, round_block(x + k), product.w.dtype == DType::kQ6_K, acc);
+      acc = add_block(weights, round_block(x + k), acc);
     }
     if (product.bias != nullptr) acc += product.bias[output];
     float& y = product.y[i * product.y_stride + output];

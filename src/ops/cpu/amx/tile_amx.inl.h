@@ -21,7 +21,7 @@ constexpr int kMatrixRows = 12;
 // and 7. A block whose halves have scales of their own is two products of half the depth.
 // Groups of fewer rows compute what lies behind them too, and nobody looks at it.
 void configure_tiles(WideKind kind) {
-  const int depth = kind == WideKind::kHalves ? kActivationBlock / 2 : kActivationBlock;
+  const int depth = wide_halves(kind) ? kActivationBlock / 2 : kActivationBlock;
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
     config.bytes_a_row[i] = static_cast<uint16_t>(i == 4 || i == 5 ? depth : 64);
@@ -65,26 +65,31 @@ LORALEI_INLINE void store_products(int32_t* products) {
 }
 
 template <WideKind kKind>
-constexpr int kProducts = (kKind == WideKind::kHalves ? 2 : 1) * 16 * kRowTile;  // integers of a block
+constexpr int kProducts = (wide_halves(kKind) ? 2 : 1) * 16 * kRowTile;  // integers of a block
 template <WideKind kKind>
 constexpr int kWideStep = wide_block_bytes(kKind);
 template <int kRows, WideKind kKind>
-constexpr int kBlockBytes = group_block_bytes(kRows, kKind == WideKind::kHalves);
+constexpr int kBlockBytes = group_block_bytes(kRows, wide_halves(kKind));
 
 template <int kRows, WideKind kKind>
 LORALEI_INLINE void add_block(const int32_t* products, const std::byte* x, const std::byte* wide, F (&acc)[kRows]) {
   asm volatile("" : : : "memory");  // the products were stored behind the compiler's back
-  const F scale = load(reinterpret_cast<const float*>(wide + kWideScalesAt));
-  const F second = kKind == WideKind::kPlain ? zero() : load(reinterpret_cast<const float*>(wide + kWideScalesAt + 64));
+  constexpr bool kMin = wide_min(kKind);
+  const float* const numbers = reinterpret_cast<const float*>(wide + kWideScalesAt);
+  const F scale = load(numbers);
+  const F scale_high = wide_halves(kKind) ? load(numbers + kRowTile) : zero();
+  const F min = kMin ? load(numbers + wide_min_at(kKind) * kRowTile) : zero();
+  const F min_high = kKind == WideKind::kHalvesMin ? load(numbers + 3 * kRowTile) : zero();
   LORALEI_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const F dx = row_float(x + group_d_at(kRows), r);
     const F sum = to_float(_mm512_load_si512(products + 16 * r));
     acc[r] = fma(sum, mul(scale, dx), acc[r]);
-    if constexpr (kKind == WideKind::kMin) acc[r] = fma(second, row_float(x + group_s_at(kRows), r), acc[r]);
-    if constexpr (kKind == WideKind::kHalves) {
+    if constexpr (kMin) acc[r] = fma(min, row_float(x + group_s_at(kRows), r), acc[r]);
+    if constexpr (wide_halves(kKind)) {
       const F high = to_float(_mm512_load_si512(products + 16 * (16 + r)));
-      acc[r] = fma(high, mul(second, dx), acc[r]);
+      acc[r] = fma(high, mul(scale_high, dx), acc[r]);
+      if constexpr (kMin) acc[r] = fma(min_high, row_float(x + group_s_at(kRows, 1), r), acc[r]);
     }
   }
 }
@@ -93,7 +98,7 @@ LORALEI_INLINE void add_block(const int32_t* products, const std::byte* x, const
 // takes two registers.
 template <WideKind kKind, int kTurn>
 LORALEI_INLINE void multiply_block(const std::byte* x, const std::byte* wide) {
-  if constexpr (kKind == WideKind::kHalves) {
+  if constexpr (wide_halves(kKind)) {
     multiply<2 * kTurn % 4>(x, wide);
     multiply<2 * kTurn % 4 + 1>(x + kActivationBlock / 2, wide + 4 * 64);
   } else {
@@ -102,7 +107,7 @@ LORALEI_INLINE void multiply_block(const std::byte* x, const std::byte* wide) {
 }
 template <WideKind kKind, int kTurn>
 LORALEI_INLINE void store_block(int32_t* products) {
-  if constexpr (kKind == WideKind::kHalves) {
+  if constexpr (wide_halves(kKind)) {
     store_products<2 * kTurn % 4>(products);
     store_products<2 * kTurn % 4 + 1>(products + 256);
   } else {
@@ -214,13 +219,14 @@ class WidenOnTheWay {
   }
 
  private:
-  static constexpr bool k256 = Format::kQuants == 2048;
+  static constexpr bool k256 = Format::k256;
   TileSections at_;
   int64_t left_;
   std::byte* out_;
   int half_ = 0;
-  alignas(64) float scales_[k256 ? 16 * kLanes : kLanes];
-  alignas(64) float mins_[k256 ? 8 * kLanes : kLanes];
+  static constexpr int kNumbers = (k256 ? kScalesOf256<Format> : 1) * kLanes;
+  alignas(64) float scales_[kNumbers];
+  alignas(64) float mins_[kNumbers];
 };
 
 // Blocks [begin, begin + count) of a tile times the first group of rows, which leaves
@@ -249,6 +255,8 @@ FirstKernel first_kernel(DType dtype, int rows) {
       return first_kernel_of<TileQ4_0>(rows);
     case DType::kQ4_1:
       return first_kernel_of<TileQ4_1>(rows);
+    case DType::kInt4G:
+      return first_kernel_of<TileInt4G>(rows);
     case DType::kQ5_0:
       return first_kernel_of<TileQ5_0>(rows);
     case DType::kQ5_1:
@@ -259,6 +267,16 @@ FirstKernel first_kernel(DType dtype, int rows) {
       return first_kernel_of<TileQ5_K>(rows);
     case DType::kQ6_K:
       return first_kernel_of<TileQ6_K>(rows);
+    case DType::kQ2_K:
+      return first_kernel_of<TileQ2_K>(rows);
+    case DType::kQ3_K:
+      return first_kernel_of<TileQ3_K>(rows);
+    case DType::kIQ4_NL:
+      return first_kernel_of<TileIQ4_NL>(rows);
+    case DType::kIQ4_XS:
+      return first_kernel_of<TileIQ4_XS>(rows);
+    case DType::kMXFP4:
+      return first_kernel_of<TileMXFP4>(rows);
     default:
       return nullptr;
   }
@@ -275,6 +293,8 @@ NextKernel next_kernel(WideKind kind, int rows) {
       return next_kernel_of<WideKind::kMin>(rows);
     case WideKind::kHalves:
       return next_kernel_of<WideKind::kHalves>(rows);
+    case WideKind::kHalvesMin:
+      return next_kernel_of<WideKind::kHalvesMin>(rows);
   }
   return nullptr;
 }

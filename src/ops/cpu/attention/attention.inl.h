@@ -13,6 +13,9 @@
 // Few queries read the cache directly, many share a tile decoded to f32: the numbers
 // are the same. int8 and fp8 scales are factors of a position: K's multiplies the
 // score, V's the weight.
+//
+// Where scores are capped, what the products give is score / cap, and the factors come
+// behind the cap.
 
 struct SoftmaxState {  // of `queries` vectors
   float* o = nullptr;  // [queries, dim] sum of 2^(score - m) * value
@@ -29,7 +32,7 @@ struct AttentionWork {
   const AttentionItem& item;
   const AttentionSizes& sizes;
   int32_t dim = 0;            // padded head_dim
-  float* queries = nullptr;   // [queries, dim], times scale * log2 e
+  float* queries = nullptr;   // [queries, dim], times scale * log2 e, or scale / cap
   float* keys = nullptr;      // [kTileBlocks, head_dim, kKvBlockTokens]
   float* values = nullptr;    // [kTileTokens, dim]
   float* scores = nullptr;    // [queries, kTileTokens], then weights
@@ -43,11 +46,13 @@ LORALEI_INLINE int32_t query_of(const AttentionItem& item, int32_t i, int32_t h)
   return h / item.heads * item.queries() + i * item.heads + h % item.heads;
 }
 
+constexpr float kLog2E = 1.44269504f;
+
 void load_queries(const AttentionWork& work) {
   const AttentionArgs& args = work.args;
   const AttentionItem& item = work.item;
   const int32_t head_dim = args.kv.head_dim;
-  const F scale = set1(args.scale * 1.44269504f);
+  const F scale = set1(args.cap > 0 ? args.scale / args.cap : args.scale * kLog2E);
   for (int32_t i = 0; i < item.rows; ++i) {
     for (int32_t h = 0; h < item.kv_heads * item.heads; ++h) {
       const float* q = args.q + (item.group->row_begin + item.row + i) * args.q_stride +
@@ -175,13 +180,28 @@ LORALEI_INLINE void weigh(float* scores, float maximum, float* l) {
   for (int v = 0; v < kSums; ++v) store(l + v * kLanes, sums[v]);
 }
 
-// The scores of queries [first, first + count) become weights. One step at a time for all
-// of them: nothing then waits for one query's maximum.
-void softmax_tile(const AttentionWork& work, const TileSource& tile, int first, int count, const SoftmaxState& state) {
+// Scores / cap of queries [first, first + count) become capped scores times log2 e. Not a
+// part of its caller, so that scores without a cap pay nothing.
+__attribute__((noinline)) void cap_scores(const AttentionWork& work, const TileSource& tile, int first, int count) {
+  const float cap = work.args.cap;
   const bool scaled = tile.scales[0][tile.first_block] != nullptr;
   for (int i = 0; i < count; ++i) {
     float* scores = work.scores + (first + i) * kTileTokens;
     if (scaled) scale_tile(tile, 0, scores);
+    for (int j = tile.first_block * kKvBlockTokens; j < tile.end_block * kKvBlockTokens; j += kLanes)
+      store(scores + j, mul(set1(cap * kLog2E), tanh_f32(load(scores + j))));
+  }
+}
+
+// The scores of queries [first, first + count) become weights. One step at a time for all
+// of them: nothing then waits for one query's maximum.
+void softmax_tile(const AttentionWork& work, const TileSource& tile, int first, int count, const SoftmaxState& state) {
+  const bool scaled = tile.scales[0][tile.first_block] != nullptr;
+  const bool capped = work.args.cap > 0;
+  if (capped) cap_scores(work, tile, first, count);
+  for (int i = 0; i < count; ++i) {
+    float* scores = work.scores + (first + i) * kTileTokens;
+    if (scaled && !capped) scale_tile(tile, 0, scores);
     work.maxima[i] = mask_and_max(scores, work.parts[i]);
   }
   for (int i = 0; i < count; ++i) {

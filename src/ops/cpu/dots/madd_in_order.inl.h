@@ -10,7 +10,7 @@
 
 template <class Weights>
 constexpr int words_in_16_bits() {
-  return 32767 / (2 * 127 * Weights::kLargest);
+  return std::bit_floor(32767u / (2 * 127 * Weights::kLargest));
 }
 
 LORALEI_INLINE I multiply_pairs(I weights, I inputs) {

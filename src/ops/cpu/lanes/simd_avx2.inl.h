@@ -122,6 +122,7 @@ LORALEI_INLINE float reduce_max(F x) {
 LORALEI_INLINE I load_u8(const std::byte* p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
+LORALEI_INLINE I load_u16(const std::byte* p) { return _mm256_cvtepu16_epi32(load_halves(p)); }
 LORALEI_INLINE I load_s8(const std::byte* p) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
@@ -153,6 +154,12 @@ LORALEI_INLINE I ixor(I a, I b) { return _mm256_xor_si256(a, b); }
 LORALEI_INLINE I imul(I a, I b) { return _mm256_mullo_epi32(a, b); }
 LORALEI_INLINE I imax(I a, I b) { return _mm256_max_epi32(a, b); }
 LORALEI_INLINE I bits_of(F x) { return _mm256_castps_si256(x); }
+LORALEI_INLINE F float_of(I bits) { return _mm256_castsi256_ps(bits); }
+// Sixteen bytes in every 128 bits, and those that bytes of `indices` (below 16) name.
+LORALEI_INLINE I byte_table(const int32_t (&words)[4]) {
+  return _mm256_setr_epi32(words[0], words[1], words[2], words[3], words[0], words[1], words[2], words[3]);
+}
+LORALEI_INLINE I look_up(I table, I indices) { return _mm256_shuffle_epi8(table, indices); }
 LORALEI_INLINE I to_int(F x) { return _mm256_cvtps_epi32(x); }  // to nearest even
 template <int kBits>
 LORALEI_INLINE I ishr_const(I a) {

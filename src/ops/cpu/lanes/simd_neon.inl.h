@@ -104,6 +104,7 @@ LORALEI_INLINE uint32_t four_bytes(const std::byte* p) {
 LORALEI_INLINE I load_u8(const std::byte* p) {
   return as_signed(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four_bytes(p)))))));
 }
+LORALEI_INLINE I load_u16(const std::byte* p) { return as_signed(vmovl_u16(load_halves(p))); }
 LORALEI_INLINE I load_s8(const std::byte* p) {
   return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four_bytes(p))))));
 }
@@ -135,6 +136,12 @@ LORALEI_INLINE I ixor(I a, I b) { return veorq_s32(a, b); }
 LORALEI_INLINE I imul(I a, I b) { return vmulq_s32(a, b); }
 LORALEI_INLINE I imax(I a, I b) { return vmaxq_s32(a, b); }
 LORALEI_INLINE I bits_of(F x) { return vreinterpretq_s32_f32(x); }
+LORALEI_INLINE F float_of(I bits) { return vreinterpretq_f32_s32(bits); }
+// Sixteen bytes, and for each byte of `indices`, below 16, the one it names.
+LORALEI_INLINE I byte_table(const int32_t (&words)[4]) { return vld1q_s32(words); }
+LORALEI_INLINE I look_up(I table, I indices) {
+  return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(indices)));
+}
 LORALEI_INLINE I to_int(F x) { return vcvtnq_s32_f32(x); }  // to nearest even
 // Shifts by zero are not encodable.
 template <int kBits>

@@ -52,6 +52,24 @@ void decode_q4_1_row(const std::byte* block, float* out, int64_t count) {
   }
 }
 
+void decode_int4g_row(const std::byte* block, float* out, int64_t count) {
+  for (int64_t b = 0; b < count; b += 32, block += 20) {
+    const F d = set1(half_at(block));
+    const F z = set1(half_at(block + 2));
+    for (int i = 0; i < 16; i += kLanes) {
+      const I q = load_u8(block + 4 + i);
+      store(out + b + i, mul(sub(to_float(iand(q, iset1(15))), z), d));
+      store(out + b + 16 + i, mul(sub(to_float(ishr(q, 4)), z), d));
+    }
+  }
+}
+
+void decode_fp8g_row(const std::byte* block, float* out, int64_t count) {
+  for (int64_t b = 0; b < count; b += 128, block += 132) {
+    for (int i = 0; i < 128; i += kLanes) store(out + b + i, RowsF8G::at_input(block, i));
+  }
+}
+
 void decode_q5_0_row(const std::byte* block, float* out, int64_t count) {
   for (int64_t b = 0; b < count; b += 32, block += 22) {
     const F d = set1(half_at(block));
@@ -183,5 +201,15 @@ void decode_to_f32(DType dtype, const std::byte* source, float* out, int64_t cou
       return decode_q5_k_row(source, out, count);
     case DType::kQ6_K:
       return decode_q6_k_row(source, out, count);
+    case DType::kInt4G:
+      return decode_int4g_row(source, out, count);
+    case DType::kF8G:
+      return decode_fp8g_row(source, out, count);
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+    case DType::kMXFP4:
+      return decode_row(dtype, source, out, count);
   }
 }

@@ -34,7 +34,7 @@ LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x
     }
     F w[kOutputs];
     LORALEI_UNROLL
-    for (int o = 0; o < kOutputs; ++o) w[o] = Rows::at(weights[o] + k * Rows::kBytes);
+    for (int o = 0; o < kOutputs; ++o) w[o] = row_at<Rows>(weights[o], k);
     LORALEI_UNROLL
     for (int t = 0; t < kTokens; ++t) {
       const F value = load_for<kOutputs>(x + t * x_stride + k);
@@ -46,7 +46,7 @@ LORALEI_INLINE void product_tile(const std::byte* const* weights, const float* x
   const int rest = static_cast<int>(cols - k);
   F w[kOutputs];
   LORALEI_UNROLL
-  for (int o = 0; o < kOutputs; ++o) w[o] = Rows::at_n(weights[o] + k * Rows::kBytes, rest);
+  for (int o = 0; o < kOutputs; ++o) w[o] = row_at_n<Rows>(weights[o], k, rest);
   LORALEI_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     const F value = load_n(x + t * x_stride + k, rest);
@@ -155,6 +155,8 @@ void product_rows_of(DType dtype, const std::byte* weights, int64_t weight_strid
       return product_rows<RowsF16>(weights, weight_stride, outputs, in, row_begin, row_end, out);
     case DType::kBF16:
       return product_rows<RowsBF16>(weights, weight_stride, outputs, in, row_begin, row_end, out);
+    case DType::kF8G:
+      return product_rows<RowsF8G>(weights, weight_stride, outputs, in, row_begin, row_end, out);
     default:
       return product_rows<RowsF32>(weights, weight_stride, outputs, in, row_begin, row_end, out);
   }
@@ -181,8 +183,9 @@ void matmul_few_rows(OpContext& ctx, const MatmulArgs& args) {
 
 void matmul(OpContext& ctx, const MatmulArgs& args) {
   if (args.rows <= 0 || args.w.rows <= 0) return;
+  const bool streamed = !is_quantised(args.w.dtype) || args.w.dtype == DType::kF8G;
+  if (streamed && args.rows < lane_rows_least(args.w.dtype)) return matmul_few_rows(ctx, args);
   if (is_quantised(args.w.dtype)) return matmul_lanes<QuantisedTile>(ctx, args);
-  if (args.rows < lane_rows_least(args.w.dtype)) return matmul_few_rows(ctx, args);
   switch (args.w.dtype) {
     case DType::kF16:
       return matmul_lanes<PlainTile<RowsF16>>(ctx, args);

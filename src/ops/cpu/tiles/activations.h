@@ -8,11 +8,12 @@
 //
 //   q  int8 [rows][32]     rounded numbers
 //   d  f32  [rows]         their scale dx
-//   s  f32  [rows]         dx * sum of q, for formats with a minimum
+//   s  f32  [1 or 2][rows] dx * sum of q, for formats with a minimum
 //   or
 //   z  int32[1 or 2][rows] what a dot product with unsigned weights starts from:
-//                          -(zero point) * sum of q, for formats with halves for each
-//                          half of the block
+//                          -(zero point) * sum of q
+//
+// Both are of the whole block, or for formats with halves of each half.
 //
 // Which one it is depends on the format of the weights; inputs are written out in each
 // form a call needs.
@@ -25,27 +26,12 @@
 
 namespace loralei {
 
-enum class ZeroPoint { kNone = -1, k8 = 0, k16 = 1, k128 = 2, k32Low = 3, k32High = 4 };
+enum class ZeroPoint { kNone = 0, k4 = 4, k8 = 8, k12 = 12, k16 = 16, k32 = 32, k128 = 128 };
 
-constexpr int zero_value(ZeroPoint zero) {
-  switch (zero) {
-    case ZeroPoint::kNone:
-      return 0;
-    case ZeroPoint::k8:
-      return 8;
-    case ZeroPoint::k16:
-      return 16;
-    case ZeroPoint::k128:
-      return 128;
-    case ZeroPoint::k32Low:
-    case ZeroPoint::k32High:
-      return 32;
-  }
-  return 0;
-}
+constexpr int zero_value(ZeroPoint zero) { return static_cast<int>(zero); }
 
 // Which of them a format wants.
-enum class RowForm { kSum, kZero8, kZero16, kZero128, kHalvesZero32 };
+enum class RowForm { kSum, kHalfSums, kZero8, kZero12, kZero16, kZero128, kHalvesZero4, kHalvesZero32 };
 // Forms that are written out together, at most, where the scratch has room for both; one
 // always fits. Products that need more follow in a turn of their own. The widest inputs
 // of a model mostly belong to one matrix, so both fit.
@@ -58,21 +44,29 @@ constexpr RowForm row_form(DType dtype) {
     case DType::kQ5_0:
       return RowForm::kZero16;
     case DType::kQ8_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
       return RowForm::kZero128;
+    case DType::kMXFP4:
+      return RowForm::kZero12;
     case DType::kQ6_K:
       return RowForm::kHalvesZero32;
+    case DType::kQ3_K:
+      return RowForm::kHalvesZero4;
+    case DType::kQ2_K:
+      return RowForm::kHalfSums;
     default:
       return RowForm::kSum;
   }
 }
 
 constexpr int group_d_at(int rows) { return rows * kActivationBlock; }
-constexpr int group_s_at(int rows) { return rows * (kActivationBlock + 4); }  // or the first z
-constexpr int group_z_at(int rows, ZeroPoint zero) {
-  return group_s_at(rows) + (zero == ZeroPoint::k32High ? 4 * rows : 0);
-}
+constexpr int group_s_at(int rows, int half = 0) { return rows * (kActivationBlock + 4 + 4 * half); }
+constexpr int group_z_at(int rows, int half = 0) { return group_s_at(rows, half); }
 constexpr int group_block_bytes(int rows, bool halves) { return rows * (kActivationBlock + (halves ? 12 : 8)); }
-constexpr bool has_halves(RowForm form) { return form == RowForm::kHalvesZero32; }
+constexpr bool has_halves(RowForm form) {
+  return form == RowForm::kHalfSums || form == RowForm::kHalvesZero4 || form == RowForm::kHalvesZero32;
+}
 
 // The bytes of all groups of up to `rows` rows of `cols` inputs, whatever the sizes of
 // the groups and their form.
@@ -82,8 +76,8 @@ constexpr int64_t activation_bytes(int64_t rows, int64_t cols) {
 }
 
 // What a worker of the kernels for many rows holds: for each of two tiles sixteen
-// blocks of weights in their wide form (eight word rows and two rows of scales each),
-// and the sums of 128 rows.
-constexpr int64_t tile_worker_bytes() { return 2 * (16 * (8 + 2) * 64 + 128 * 16 * 4); }
+// blocks of weights in their wide form (eight word rows and up to four rows of scales and
+// minima each, and a line between the tiles), and the sums of 128 rows.
+constexpr int64_t tile_worker_bytes() { return 2 * (16 * (8 + 4) * 64 + 64 + 128 * 16 * 4); }
 
 }  // namespace loralei

@@ -20,23 +20,33 @@ struct RoundedBlock {
     switch (form) {
       case RowForm::kSum:
         return put_float(group_s_at(rows), d * static_cast<float>(sum));
+      case RowForm::kHalfSums:
+        put_float(group_s_at(rows), d * static_cast<float>(low));
+        return put_float(group_s_at(rows, 1), d * static_cast<float>(high));
       case RowForm::kZero8:
-        return put_start(ZeroPoint::k8, sum);
+        return put_start(ZeroPoint::k8, 0, sum);
+      case RowForm::kZero12:
+        return put_start(ZeroPoint::k12, 0, sum);
       case RowForm::kZero16:
-        return put_start(ZeroPoint::k16, sum);
+        return put_start(ZeroPoint::k16, 0, sum);
       case RowForm::kZero128:
-        return put_start(ZeroPoint::k128, sum);
+        return put_start(ZeroPoint::k128, 0, sum);
+      case RowForm::kHalvesZero4:
+        return put_starts(ZeroPoint::k4, low, high);
       case RowForm::kHalvesZero32:
-        put_start(ZeroPoint::k32Low, low);
-        return put_start(ZeroPoint::k32High, high);
+        return put_starts(ZeroPoint::k32, low, high);
     }
   }
 
  private:
   LORALEI_INLINE void put_float(int offset, float value) const { std::memcpy(block + offset + 4 * at, &value, 4); }
-  LORALEI_INLINE void put_start(ZeroPoint zero, int32_t sum) const {
+  LORALEI_INLINE void put_start(ZeroPoint zero, int half, int32_t sum) const {
     const int32_t start = -zero_value(zero) * sum;
-    std::memcpy(block + group_z_at(rows, zero) + 4 * at, &start, 4);
+    std::memcpy(block + group_z_at(rows, half) + 4 * at, &start, 4);
+  }
+  LORALEI_INLINE void put_starts(ZeroPoint zero, int32_t low, int32_t high) const {
+    put_start(zero, 0, low);
+    put_start(zero, 1, high);
   }
 };
 

@@ -39,12 +39,17 @@ struct TileRun {
 };
 
 // Whether unpacking costs so little that it is done anew for every pass of a group's
-// rows: not with Q6_K, whose blocks have two scales and half as many dot products for
-// each, and not with a fifth bit where few registers are.
+// rows: not with Q6_K, Q3_K and Q2_K, whose blocks have two scales and half as many dot
+// products for each, and not with a fifth bit or a table where few registers are.
 bool unpacks_easily(DType dtype) {
   switch (dtype) {
     case DType::kQ6_K:
+    case DType::kQ3_K:
+    case DType::kQ2_K:
       return false;
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+    case DType::kMXFP4:
     case DType::kQ5_0:
     case DType::kQ5_1:
     case DType::kQ5_K:

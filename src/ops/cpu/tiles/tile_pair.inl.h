@@ -16,11 +16,11 @@ constexpr int kPairStep = kPairOfTiles ? kWideSums : kLanes;  // from its sums t
 // side, so what is needed first lies far behind its begin.
 template <class Format, int kBytes>
 LORALEI_INLINE void prefetch_pair(const std::byte* first, const std::byte* second, WeightsAsked asked) {
-  constexpr int kFirstNeeded = Format::kQuants == 2048 ? Format::kHead + Format::kHigh : 0;
+  constexpr int kFirstNeeded = Format::k256 ? Format::kHead + Format::kHigh : 0;
   if (asked.ahead_bytes == 0) return;
   first += asked.ahead_bytes + kFirstNeeded;
   second += asked.ahead_bytes + kFirstNeeded;
-  if constexpr (Format::kQuants == 2048) {
+  if constexpr (Format::k256) {
     first = as_base(first);
     second = as_base(second);
   }
@@ -61,14 +61,14 @@ template <class Format, int kRows, int kPass, int kBlocks, class Sums>
 LORALEI_INLINE void add_block_32(const TileSections* at, const std::byte* x, int row, Sums& sums) {
   I dots[kPass][kBlocks];
   dots_in_order<Format::kZero != ZeroPoint::kNone, 0, 8>(WordsOf32<Format>{at}, x + row * kActivationBlock,
-                                                         x + group_z_at(kRows, Format::kZero) + 4 * row, dots);
+                                                         x + group_z_at(kRows) + 4 * row, dots);
   BlockScales<kBlocks> by;
   by.d = x + group_d_at(kRows) + 4 * row;
   by.s = x + group_s_at(kRows) + 4 * row;
   LORALEI_UNROLL
   for (int v = 0; v < kBlocks; ++v) {
-    by.scale[v] = load_scales(at[v].head, 0, lane_of(v));
-    if constexpr (Format::kMin) by.min[v] = load_scales(at[v].head, 1, lane_of(v));
+    by.scale[v] = Format::scale(at[v].head, lane_of(v));
+    if constexpr (Format::kMin) by.min[v] = Format::min(at[v].head, lane_of(v));
   }
   add_in_order<Format::kMin>(dots, by, sums);
 }
@@ -122,8 +122,8 @@ LORALEI_INLINE void pair_32(const std::byte* first, const std::byte* second, con
 }
 
 // Half a block of 256 of both tiles: the words, scales and minima of its four parts
-// lie behind these pointers at constant distances. Scales [kPair][16][kLanes], mins
-// [kPair][8][kLanes] (none where a part has two scales), from the first of the half on.
+// lie behind these pointers at constant distances. Scales and mins (none where a format
+// has no minimum) [kPair][kScalesOf256][kLanes], from the first of the half on.
 struct PairHalf {
   int number;
   const std::byte *first, *second;  // of its bytes, were a tile's cut in two: what is asked for is counted from there
@@ -133,14 +133,14 @@ struct PairHalf {
 template <class Format>
 LORALEI_INLINE PairHalf pair_half(const std::byte* first, const std::byte* second, const float* scales,
                                   const float* mins, int number) {
-  constexpr int kScales = Format::kHalves ? 2 : 1, kBytes = block_bytes<Format>() / 2;
+  constexpr int kBytes = block_bytes<Format>() / 2, kNumbers = kScalesOf256<Format> / 2 * kLanes;
   PairHalf half{
       number,
       as_base(first + number * kBytes),
       as_base(second + number * kBytes),
       {Format::half_of(first_block<Format>(first), number), Format::half_of(first_block<Format>(second), number)},
-      as_base(scales + 4 * kScales * number * kLanes),
-      Format::kHalves ? nullptr : as_base(mins + 4 * number * kLanes)};
+      as_base(scales + number * kNumbers),
+      Format::kMin ? as_base(mins + number * kNumbers) : nullptr};
   LORALEI_UNROLL
   for (TileSections& at : half.at) {
     if constexpr (Format::kHigh != 0) at.high = as_base(at.high);
@@ -171,18 +171,18 @@ LORALEI_INLINE void pair_part(const PairHalf& half, const std::byte* x, WeightsA
     BlockScales<kPair> by;
     by.d = x + group_d_at(kRows) + 4 * row;
     by.s = x + group_s_at(kRows) + 4 * row;
+    constexpr bool kStarts = Format::kZero != ZeroPoint::kNone;
+    constexpr int kNumbers = kScalesOf256<Format>, kNumber = kPart * kScalesOf32<Format>;
+    pair_numbers(half.scales, kNumbers, kNumber, by.scale);
+    if constexpr (Format::kMin) pair_numbers(half.mins, kNumbers, kNumber, by.min);
+    dots_in_order<kStarts, 0, 8 / kScalesOf32<Format>>(words, q, x + group_z_at(kRows) + 4 * row, dots);
+    add_in_order<Format::kMin>(dots, by, out);
     if constexpr (Format::kHalves) {
-      pair_numbers(half.scales, 16, 2 * kPart, by.scale);
-      dots_in_order<true, 0, 4>(words, q, x + group_z_at(kRows, ZeroPoint::k32Low) + 4 * row, dots);
-      add_in_order<false>(dots, by, out);
-      pair_numbers(half.scales, 16, 2 * kPart + 1, by.scale);
-      dots_in_order<true, 4, 4>(words, q, x + group_z_at(kRows, ZeroPoint::k32High) + 4 * row, dots);
-      add_in_order<false>(dots, by, out);
-    } else {
-      pair_numbers(half.scales, 16, kPart, by.scale);
-      pair_numbers(half.mins, 8, kPart, by.min);
-      dots_in_order<false, 0, 8>(words, q, nullptr, dots);
-      add_in_order<true>(dots, by, out);
+      by.s = x + group_s_at(kRows, 1) + 4 * row;
+      pair_numbers(half.scales, kNumbers, kNumber + 1, by.scale);
+      if constexpr (Format::kMin) pair_numbers(half.mins, kNumbers, kNumber + 1, by.min);
+      dots_in_order<kStarts, 4, 4>(words, q, x + group_z_at(kRows, 1) + 4 * row, dots);
+      add_in_order<Format::kMin>(dots, by, out);
     }
   }
 }
@@ -191,10 +191,11 @@ template <class Format, int kRows>
 LORALEI_INLINE void pair_256(const std::byte* first, const std::byte* second, const std::byte* x, int64_t blocks,
                              WeightsAsked asked, float* sums) {
   constexpr int kStep = group_block_bytes(kRows, Format::kHalves);
-  alignas(64) float scales[kPair * 16 * kLanes], mins[kPair * 8 * kLanes];
+  constexpr int kNumbers = kScalesOf256<Format> * kLanes;
+  alignas(64) float scales[kPair * kNumbers], mins[kPair * kNumbers];
   for (int64_t b = 0; b < blocks; ++b, first += block_bytes<Format>(), second += block_bytes<Format>()) {
     Format::scales(first_block<Format>(first), lane_of(0), scales, mins);
-    Format::scales(first_block<Format>(second), lane_of(1), scales + 16 * kLanes, mins + 8 * kLanes);
+    Format::scales(first_block<Format>(second), lane_of(1), scales + kNumbers, mins + kNumbers);
     for (int number = 0; number < 2; ++number, x += 4 * kStep) {
       const PairHalf half = pair_half<Format>(first, second, scales, mins, number);
       pair_part<Format, kRows, 0>(half, x, asked, sums);
@@ -212,11 +213,11 @@ void pair_product(const TileRun& tiles, int64_t cols, const std::byte* x, const 
                   float* sums) {
   const WeightsAsked asked = tuning.asked(tiles.dtype, rows);
   const std::byte *const first = tiles.tile[0].data, *const second = tiles.tile[tiles.count - 1].data;
-  if constexpr (kManyRegisters && Format::kQuants != 2048 && kRows <= kPackedRows) {
+  if constexpr (kManyRegisters && !Format::k256 && kRows <= kPackedRows) {
     if (tuning.sums_in_registers) return pair_32_in_registers<Format, kRows>(first, second, x, cols / 32, asked, sums);
   }
   alignas(64) float pairs[kRows * kPair * kLanes] = {};
-  if constexpr (Format::kQuants == 2048) {
+  if constexpr (Format::k256) {
     pair_256<Format, kRows>(first, second, x, cols / 256, asked, pairs);
   } else {
     pair_32<Format, kRows>(first, second, x, cols / 32, asked, pairs);
@@ -250,6 +251,8 @@ PairKernel pair_kernel(DType dtype, int kind) {
       return pair_kernel_of<TileQ4_0>(kind);
     case DType::kQ4_1:
       return pair_kernel_of<TileQ4_1>(kind);
+    case DType::kInt4G:
+      return pair_kernel_of<TileInt4G>(kind);
     case DType::kQ5_0:
       return pair_kernel_of<TileQ5_0>(kind);
     case DType::kQ5_1:
@@ -260,6 +263,16 @@ PairKernel pair_kernel(DType dtype, int kind) {
       return pair_kernel_of<TileQ5_K>(kind);
     case DType::kQ6_K:
       return pair_kernel_of<TileQ6_K>(kind);
+    case DType::kQ2_K:
+      return pair_kernel_of<TileQ2_K>(kind);
+    case DType::kQ3_K:
+      return pair_kernel_of<TileQ3_K>(kind);
+    case DType::kIQ4_NL:
+      return pair_kernel_of<TileIQ4_NL>(kind);
+    case DType::kIQ4_XS:
+      return pair_kernel_of<TileIQ4_XS>(kind);
+    case DType::kMXFP4:
+      return pair_kernel_of<TileMXFP4>(kind);
     default:
       return nullptr;
   }

@@ -12,10 +12,10 @@ LORALEI_INLINE F row_float(const std::byte* numbers, int row) {
   return set1(value);
 }
 template <int kRows>
-LORALEI_INLINE I dot_start(const std::byte* block, int row, ZeroPoint zero) {
+LORALEI_INLINE I dot_start(const std::byte* block, int row, ZeroPoint zero, int half = 0) {
   if (zero == ZeroPoint::kNone) return iset1(0);
   int32_t start;
-  std::memcpy(&start, block + group_z_at(kRows, zero) + 4 * row, 4);
+  std::memcpy(&start, block + group_z_at(kRows, half) + 4 * row, 4);
   return iset1(start);
 }
 
@@ -63,9 +63,9 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
       const int place = lane + v * kLanes;
       I w[8];
       block_words<Format>(at, place, w);
-      const F d = load_scales(at.head, 0, place);
+      const F d = Format::scale(at.head, place);
       F m = zero();
-      if constexpr (Format::kMin) m = load_scales(at.head, 1, place);
+      if constexpr (Format::kMin) m = Format::min(at.head, place);
       constexpr int kTurns = turns(kRows);
       LORALEI_UNROLL
       for (int r = 0; r < kRows; r += kTurns) {
@@ -91,14 +91,15 @@ LORALEI_INLINE void product_32(TileSections at, int lane, const std::byte* x, in
 template <class Format, int kRows, int kVectors, int kPart>
 LORALEI_INLINE void product_part(const TileSections& at, int lane, const std::byte* x, int half, const float* scales,
                                  const float* mins, F (&acc)[kRows * kVectors]) {
-  constexpr int kScales = Format::kHalves ? 2 : 1, kBytes = block_bytes<Format>() / 8;
+  constexpr int kBytes = block_bytes<Format>() / 8;
   const int sub = 4 * half + kPart;
   prefetch_lines<kBytes>(at.head + sub * kBytes + kBytesAhead);
   LORALEI_UNROLL
   for (int v = 0; v < kVectors; ++v) {
     I w[8];
     part_words<Format, kPart>(at, lane + v * kLanes, half, w);
-    const float* const scale = scales + (16 * v + kScales * sub) * kLanes;
+    const int number = v * kScalesOf256<Format> + sub * kScalesOf32<Format>;
+    const float *const scale = scales + number * kLanes, *const min = mins + number * kLanes;
     constexpr int kTurns = turns(kRows);
     LORALEI_UNROLL
     for (int r = 0; r < kRows; r += kTurns) {
@@ -107,7 +108,7 @@ LORALEI_INLINE void product_part(const TileSections& at, int lane, const std::by
       for (int i = 0; i < kTurns; ++i) low[i] = dot_start<kRows>(x, r + i, Format::kZero);
       if constexpr (Format::kHalves) {
         LORALEI_UNROLL
-        for (int i = 0; i < kTurns; ++i) high[i] = dot_start<kRows>(x, r + i, ZeroPoint::k32High);
+        for (int i = 0; i < kTurns; ++i) high[i] = dot_start<kRows>(x, r + i, Format::kZero, 1);
         dot_words<Format, 0, 4>(low, w, x, r);
         dot_words<Format, 4, 4>(high, w, x, r);
       } else {
@@ -118,10 +119,12 @@ LORALEI_INLINE void product_part(const TileSections& at, int lane, const std::by
         F& total = acc[(r + i) * kVectors + v];
         const F dx = row_float(x + group_d_at(kRows), r + i);
         total = fma(to_float(low[i]), mul(load(scale), dx), total);
+        if constexpr (Format::kMin) total = fma(load(min), row_float(x + group_s_at(kRows), r + i), total);
         if constexpr (Format::kHalves) {
           total = fma(to_float(high[i]), mul(load(scale + kLanes), dx), total);
-        } else {
-          total = fma(load(mins + (8 * v + sub) * kLanes), row_float(x + group_s_at(kRows), r + i), total);
+          if constexpr (Format::kMin) {
+            total = fma(load(min + kLanes), row_float(x + group_s_at(kRows, 1), r + i), total);
+          }
         }
       }
     }
@@ -134,11 +137,12 @@ LORALEI_INLINE void product_256(TileSections at, int lane, const std::byte* x, i
   F acc[kRows * kVectors];
   LORALEI_UNROLL
   for (int i = 0; i < kRows * kVectors; ++i) acc[i] = zero();
-  alignas(64) float scales[kVectors * 16 * kLanes], mins[kVectors * 8 * kLanes];
+  constexpr int kNumbers = kScalesOf256<Format> * kLanes;
+  alignas(64) float scales[kVectors * kNumbers], mins[kVectors * kNumbers];
   for (int64_t b = 0; b < blocks; ++b) {
     LORALEI_UNROLL
     for (int v = 0; v < kVectors; ++v) {
-      Format::scales(at, lane + v * kLanes, scales + 16 * v * kLanes, mins + 8 * v * kLanes);
+      Format::scales(at, lane + v * kLanes, scales + v * kNumbers, mins + v * kNumbers);
     }
     for (int half = 0; half < 2; ++half, x += 4 * kStep) {
       product_part<Format, kRows, kVectors, 0>(at, lane, x, half, scales, mins, acc);
@@ -157,11 +161,10 @@ template <class Format, int kRows>
 void product_tile_rows(const std::byte* tile, int64_t cols, const std::byte* x, float* sums) {
   constexpr int kAll = kRowTile / kLanes;
   constexpr int kVectors = kRows <= 2 ? kAll : 1;
-  constexpr bool k256 = Format::kQuants == 2048;
-  const int64_t blocks = cols / (k256 ? 256 : 32);
+  const int64_t blocks = cols / (Format::k256 ? 256 : 32);
   TileSections at = first_block<Format>(tile);
   for (int lane = 0; lane < kRowTile; lane += kVectors * kLanes) {
-    if constexpr (k256) {
+    if constexpr (Format::k256) {
       product_256<Format, kRows, kVectors>(at, lane, x, blocks, sums);
     } else {
       product_32<Format, kRows, kVectors>(at, lane, x, blocks, sums);
@@ -186,6 +189,8 @@ TileKernel tile_kernel(DType dtype, int kind) {
       return tile_kernel_of<TileQ4_0>(kind);
     case DType::kQ4_1:
       return tile_kernel_of<TileQ4_1>(kind);
+    case DType::kInt4G:
+      return tile_kernel_of<TileInt4G>(kind);
     case DType::kQ5_0:
       return tile_kernel_of<TileQ5_0>(kind);
     case DType::kQ5_1:
@@ -196,6 +201,16 @@ TileKernel tile_kernel(DType dtype, int kind) {
       return tile_kernel_of<TileQ5_K>(kind);
     case DType::kQ6_K:
       return tile_kernel_of<TileQ6_K>(kind);
+    case DType::kQ2_K:
+      return tile_kernel_of<TileQ2_K>(kind);
+    case DType::kQ3_K:
+      return tile_kernel_of<TileQ3_K>(kind);
+    case DType::kIQ4_NL:
+      return tile_kernel_of<TileIQ4_NL>(kind);
+    case DType::kIQ4_XS:
+      return tile_kernel_of<TileIQ4_XS>(kind);
+    case DType::kMXFP4:
+      return tile_kernel_of<TileMXFP4>(kind);
     default:
       return nullptr;
   }

@@ -21,6 +21,7 @@
 #include "ops/cpu/target.h"
 #include "ops/cpu/tiles/activations.h"
 #include "ops/tiles.h"
+#include "tensor/small_blocks.h"
 #include "tensor/tile_layout.h"
 
 LORALEI_TARGET_BEGIN_VNNI

@@ -3,10 +3,11 @@
 // 32 inputs at a time, so that unpacking is paid once and every group of rows meets plain
 // words. No include guard: see target.h.
 //
-// A wide block is words u8 or s8 [8][16][4], then f32 [16] of scales once or twice:
-//   kPlain   one scale
-//   kMin     the scale and the minimum
-//   kHalves  a scale for each half of the block
+// A wide block is words u8 or s8 [8][16][4], then f32 [16] once, twice or four times:
+//   kPlain       one scale
+//   kMin         the scale and the minimum
+//   kHalves      a scale for each half of the block
+//   kHalvesMin   the same, then a minimum for each
 // Vector kernels take unsigned words and correct for the zero point afterwards; the
 // matrix unit takes signed ones with the zero point gone.
 
@@ -21,31 +22,38 @@ constexpr int lane_of(int v) { return kPairOfTiles ? 0 : v * kLanes; }
 
 constexpr int kWideBlocks = 16;  // blocks written out at a time: they stay in the first-level cache
 
-enum class WideKind { kPlain, kMin, kHalves };
+enum class WideKind { kPlain, kMin, kHalves, kHalvesMin };
+constexpr bool wide_halves(WideKind kind) { return kind == WideKind::kHalves || kind == WideKind::kHalvesMin; }
+constexpr bool wide_min(WideKind kind) { return kind == WideKind::kMin || kind == WideKind::kHalvesMin; }
+// Numbers beside the words; the first minimum among them.
+constexpr int wide_numbers_of(WideKind kind) { return (wide_halves(kind) ? 2 : 1) * (wide_min(kind) ? 2 : 1); }
+constexpr int wide_min_at(WideKind kind) { return wide_halves(kind) ? 2 : 1; }
 enum class WideFor { kVectors, kMatrixUnit };
 
 constexpr int kWideScalesAt = 8 * 64;
-constexpr int wide_block_bytes(WideKind kind) { return kWideScalesAt + (kind == WideKind::kPlain ? 64 : 128); }
-constexpr int kWideTileBytes = kWideBlocks * wide_block_bytes(WideKind::kHalves);
+constexpr int wide_block_bytes(WideKind kind) { return kWideScalesAt + 64 * wide_numbers_of(kind); }
+// From one tile's blocks to the other's: a line more than three pages.
+constexpr int kWideTileBytes = kWideBlocks * wide_block_bytes(WideKind::kHalvesMin) + 64;
 
 template <class Format>
 constexpr WideKind wide_kind_of() {
-  if constexpr (Format::kQuants == 2048) return Format::kHalves ? WideKind::kHalves : WideKind::kMin;
-  if constexpr (Format::kQuants != 2048) return Format::kMin ? WideKind::kMin : WideKind::kPlain;
+  if constexpr (Format::kHalves) return Format::kMin ? WideKind::kHalvesMin : WideKind::kHalves;
+  if constexpr (!Format::kHalves) return Format::kMin ? WideKind::kMin : WideKind::kPlain;
 }
 
 // Outputs [lane, lane + kLanes) of a block.
 template <class Format, WideFor kUnit>
-LORALEI_INLINE void store_block_wide(const I (&w)[8], F first, F second, int lane, std::byte* out) {
-  constexpr WideKind kKind = wide_kind_of<Format>();
+LORALEI_INLINE void store_block_wide(const I (&w)[8], const F (&numbers)[wide_numbers_of(wide_kind_of<Format>())],
+                                     int lane, std::byte* out) {
+  constexpr int kNumbers = wide_numbers_of(wide_kind_of<Format>());
   constexpr auto kZeroPoints = static_cast<int>(0x01010101u * static_cast<unsigned>(zero_value(Format::kZero)));
   LORALEI_UNROLL
   for (int j = 0; j < 8; ++j) {
     store_bits(out + 64 * j + 4 * lane, kUnit == WideFor::kMatrixUnit ? sub_bytes(w[j], iset1(kZeroPoints)) : w[j]);
   }
   float* const scales = reinterpret_cast<float*>(out + kWideScalesAt) + lane;
-  store(scales, first);
-  if constexpr (kKind != WideKind::kPlain) store(scales + kRowTile, second);
+  LORALEI_UNROLL
+  for (int i = 0; i < kNumbers; ++i) store(scales + i * kRowTile, numbers[i]);
 }
 
 template <class Format, WideFor kUnit>
@@ -54,9 +62,9 @@ LORALEI_INLINE void widen_block_32(const TileSections& at, std::byte* out) {
   for (int lane = 0; lane < kRowTile; lane += kLanes) {
     I w[8];
     block_words<Format>(at, lane, w);
-    F m = zero();
-    if constexpr (Format::kMin) m = load_scales(at.head, 1, lane);
-    store_block_wide<Format, kUnit>(w, load_scales(at.head, 0, lane), m, lane, out);
+    F numbers[Format::kMin ? 2 : 1] = {Format::scale(at.head, lane)};
+    if constexpr (Format::kMin) numbers[1] = Format::min(at.head, lane);
+    store_block_wide<Format, kUnit>(w, numbers, lane, out);
   }
 }
 template <class Format>
@@ -70,17 +78,22 @@ void widen_32(TileSections at, int64_t blocks, std::byte* out) {
 template <class Format, WideFor kUnit, int kPart>
 LORALEI_INLINE void widen_part(const TileSections& at, int lane, int half, const float* scales, const float* mins,
                                std::byte* out) {
-  const int sub = 4 * half + kPart;
+  constexpr WideKind kKind = wide_kind_of<Format>();
+  const int number = (4 * half + kPart) * kScalesOf32<Format>;
   I w[8];
   part_words<Format, kPart>(at, lane, half, w);
-  const float* const first = Format::kHalves ? scales + 2 * sub * kLanes : scales + sub * kLanes;
-  const float* const second = Format::kHalves ? first + kLanes : mins + sub * kLanes;
-  store_block_wide<Format, kUnit>(w, load(first), load(second), lane, out);
+  F numbers[wide_numbers_of(kKind)];
+  LORALEI_UNROLL
+  for (int i = 0; i < kScalesOf32<Format>; ++i) {
+    numbers[i] = load(scales + (number + i) * kLanes);
+    if constexpr (Format::kMin) numbers[wide_min_at(kKind) + i] = load(mins + (number + i) * kLanes);
+  }
+  store_block_wide<Format, kUnit>(w, numbers, lane, out);
 }
 
 template <class Format>
 void widen_256(TileSections at, int64_t blocks, std::byte* out) {
-  alignas(64) float scales[16 * kLanes], mins[8 * kLanes];
+  alignas(64) float scales[kScalesOf256<Format> * kLanes], mins[kScalesOf256<Format> * kLanes];
   constexpr int kBytes = wide_block_bytes(wide_kind_of<Format>());
   for (int64_t b = 0; b < blocks; ++b, out += 8 * kBytes) {
     LORALEI_UNROLL
@@ -99,7 +112,7 @@ void widen_256(TileSections at, int64_t blocks, std::byte* out) {
 }
 
 template <class Format>
-constexpr int64_t kPartsOf = Format::kQuants == 2048 ? 8 : 1;  // blocks of 32 inputs in one of the format's
+constexpr int64_t kPartsOf = Format::k256 ? 8 : 1;  // blocks of 32 inputs in one of the format's
 // Where block number `block` of 32 inputs lies, the first of one of the format's.
 template <class Format>
 LORALEI_INLINE TileSections block_at(const std::byte* tile, int64_t block) {
@@ -124,6 +137,8 @@ void widen_tile(DType dtype, const std::byte* tile, int64_t begin, int64_t count
       return widen<TileQ4_0>(tile, begin, count, out);
     case DType::kQ4_1:
       return widen<TileQ4_1>(tile, begin, count, out);
+    case DType::kInt4G:
+      return widen<TileInt4G>(tile, begin, count, out);
     case DType::kQ5_0:
       return widen<TileQ5_0>(tile, begin, count, out);
     case DType::kQ5_1:
@@ -134,6 +149,16 @@ void widen_tile(DType dtype, const std::byte* tile, int64_t begin, int64_t count
       return widen<TileQ5_K>(tile, begin, count, out);
     case DType::kQ6_K:
       return widen<TileQ6_K>(tile, begin, count, out);
+    case DType::kQ2_K:
+      return widen<TileQ2_K>(tile, begin, count, out);
+    case DType::kQ3_K:
+      return widen<TileQ3_K>(tile, begin, count, out);
+    case DType::kIQ4_NL:
+      return widen<TileIQ4_NL>(tile, begin, count, out);
+    case DType::kIQ4_XS:
+      return widen<TileIQ4_XS>(tile, begin, count, out);
+    case DType::kMXFP4:
+      return widen<TileMXFP4>(tile, begin, count, out);
     default:
       CHECK(false);
   }
@@ -156,6 +181,8 @@ WideFormat wide_format(DType dtype) {
       return wide_format_of<TileQ4_0>(dtype);
     case DType::kQ4_1:
       return wide_format_of<TileQ4_1>(dtype);
+    case DType::kInt4G:
+      return wide_format_of<TileInt4G>(dtype);
     case DType::kQ5_0:
       return wide_format_of<TileQ5_0>(dtype);
     case DType::kQ5_1:
@@ -166,6 +193,16 @@ WideFormat wide_format(DType dtype) {
       return wide_format_of<TileQ5_K>(dtype);
     case DType::kQ6_K:
       return wide_format_of<TileQ6_K>(dtype);
+    case DType::kQ2_K:
+      return wide_format_of<TileQ2_K>(dtype);
+    case DType::kQ3_K:
+      return wide_format_of<TileQ3_K>(dtype);
+    case DType::kIQ4_NL:
+      return wide_format_of<TileIQ4_NL>(dtype);
+    case DType::kIQ4_XS:
+      return wide_format_of<TileIQ4_XS>(dtype);
+    case DType::kMXFP4:
+      return wide_format_of<TileMXFP4>(dtype);
     default:
       CHECK(false);
   }

@@ -17,27 +17,26 @@ LORALEI_INLINE void wide_numbers(const std::byte* wide, int number, F (&out)[kPa
   for (int v = 0; v < kPair; ++v) out[v] = load(numbers + lane_of(v));
 }
 
-// A block times kRows rows, whose numbers lie at q, d and so on; sums [kRows][16].
+// A block times kRows rows, whose numbers lie at q, d and so on, those of its second half
+// `step` behind; sums [kRows][16].
 template <class Format, int kRows>
-LORALEI_INLINE void wide_block(const std::byte* wide, const std::byte* q, const std::byte* z, int z_step,
+LORALEI_INLINE void wide_block(const std::byte* wide, const std::byte* q, const std::byte* z, int step,
                                BlockScales<kPair> by, float* sums) {
   constexpr WideKind kKind = wide_kind_of<Format>();
   constexpr bool kStarts = Format::kZero != ZeroPoint::kNone;
   const WideWords<Format> words{wide};
   keep_in_memory(sums);
   I dots[kRows][kPair];
-  if constexpr (kKind == WideKind::kHalves) {
-    dots_in_order<kStarts, 0, 4>(words, q, z, dots);
-    wide_numbers(wide, 0, by.scale);
-    add_in_order<false>(dots, by, sums);
-    dots_in_order<kStarts, 4, 4>(words, q, z + z_step, dots);
+  dots_in_order<kStarts, 0, 8 / kScalesOf32<Format>>(words, q, z, dots);
+  wide_numbers(wide, 0, by.scale);
+  if constexpr (Format::kMin) wide_numbers(wide, wide_min_at(kKind), by.min);
+  add_in_order<Format::kMin>(dots, by, sums);
+  if constexpr (Format::kHalves) {
+    dots_in_order<kStarts, 4, 4>(words, q, z + step, dots);
     wide_numbers(wide, 1, by.scale);
-    add_in_order<false>(dots, by, sums);
-  } else {
-    dots_in_order<kStarts, 0, 8>(words, q, z, dots);
-    wide_numbers(wide, 0, by.scale);
-    if constexpr (kKind == WideKind::kMin) wide_numbers(wide, 1, by.min);
-    add_in_order<kKind == WideKind::kMin>(dots, by, sums);
+    if constexpr (Format::kMin) wide_numbers(wide, wide_min_at(kKind) + 1, by.min);
+    by.s += step;
+    add_in_order<Format::kMin>(dots, by, sums);
   }
 }
 
@@ -50,7 +49,7 @@ template <class Format, int kRows>
 [[gnu::noinline]] void wide_rows(const std::byte* wide, int64_t blocks, const std::byte* group, int size,
                                  FetchAhead& ahead, float* sums) {
   FetchAhead fetches = ahead;  // in registers, whatever the barriers say
-  const int z_at = group_z_at(size, Format::kZero);
+  const int z_at = group_z_at(size);
   for (int64_t b = 0; b < blocks; ++b) {
     fetches.fetch<1>();
     for (int row = 0; row < size; row += kRows) {
@@ -86,6 +85,8 @@ void wide_group(const WideFormat& format, int, const std::byte* wide, int64_t bl
       return wide_group_of<TileQ4_0>(wide, blocks, group, size, ahead, sums);
     case DType::kQ4_1:
       return wide_group_of<TileQ4_1>(wide, blocks, group, size, ahead, sums);
+    case DType::kInt4G:
+      return wide_group_of<TileInt4G>(wide, blocks, group, size, ahead, sums);
     case DType::kQ5_0:
       return wide_group_of<TileQ5_0>(wide, blocks, group, size, ahead, sums);
     case DType::kQ5_1:
@@ -96,6 +97,16 @@ void wide_group(const WideFormat& format, int, const std::byte* wide, int64_t bl
       return wide_group_of<TileQ5_K>(wide, blocks, group, size, ahead, sums);
     case DType::kQ6_K:
       return wide_group_of<TileQ6_K>(wide, blocks, group, size, ahead, sums);
+    case DType::kQ2_K:
+      return wide_group_of<TileQ2_K>(wide, blocks, group, size, ahead, sums);
+    case DType::kQ3_K:
+      return wide_group_of<TileQ3_K>(wide, blocks, group, size, ahead, sums);
+    case DType::kIQ4_NL:
+      return wide_group_of<TileIQ4_NL>(wide, blocks, group, size, ahead, sums);
+    case DType::kIQ4_XS:
+      return wide_group_of<TileIQ4_XS>(wide, blocks, group, size, ahead, sums);
+    case DType::kMXFP4:
+      return wide_group_of<TileMXFP4>(wide, blocks, group, size, ahead, sums);
     default:
       CHECK(false);
   }

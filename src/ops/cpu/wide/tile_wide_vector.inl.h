@@ -21,7 +21,7 @@ LORALEI_INLINE WideRows wide_rows(const std::byte* group, int size, int row, Wid
   rows.d = group + group_d_at(size) + 4 * row;
   rows.n = group + group_s_at(size) + 4 * row;
   rows.n_step = 4 * size;
-  rows.step = group_block_bytes(size, kind == WideKind::kHalves);
+  rows.step = group_block_bytes(size, wide_halves(kind));
   return rows;
 }
 // sums [kTiles][kGroupRows][16] (from row `row` of the group on) += the blocks' products
@@ -30,7 +30,8 @@ template <WideKind kKind, class Weights, int kRows, int kTiles>
 void wide_product(const std::byte* wide, int64_t blocks, const std::byte* group, int size, int row, FetchAhead& ahead,
                   float* sums) {
   WideRows x = wide_rows(group, size, row, kKind);
-  constexpr bool kHalves = kKind == WideKind::kHalves;
+  constexpr bool kHalves = wide_halves(kKind), kMin = wide_min(kKind);
+  constexpr int kNumbers = wide_numbers_of(kKind);
   F acc[kRows][kTiles];
   LORALEI_UNROLL
   for (int i = 0; i < kRows; ++i) {
@@ -41,26 +42,29 @@ void wide_product(const std::byte* wide, int64_t blocks, const std::byte* group,
     ahead.fetch<1>();
     I dots[kRows][kTiles], high[kRows][kTiles];
     if constexpr (kHalves) {
-      wide_dots<Weights, 0, 4>(wide, x.q, x.n, dots);
-      wide_dots<Weights, 4, 4>(wide, x.q, x.n + x.n_step, high);
+      wide_dots<Weights, 0, 4>(wide, x.q, kMin ? nullptr : x.n, dots);
+      wide_dots<Weights, 4, 4>(wide, x.q, kMin ? nullptr : x.n + x.n_step, high);
     } else {
-      wide_dots<Weights, 0, 8>(wide, x.q, kKind == WideKind::kPlain ? x.n : nullptr, dots);
+      wide_dots<Weights, 0, 8>(wide, x.q, kMin ? nullptr : x.n, dots);
     }
-    F first[kTiles], second[kTiles];
+    F numbers[kNumbers][kTiles];
+    const auto &scale = numbers[0], &min = numbers[kMin ? wide_min_at(kKind) : 0];
+    const auto &scale_high = numbers[kHalves ? 1 : 0], &min_high = numbers[kHalves && kMin ? 3 : 0];
     LORALEI_UNROLL
     for (int v = 0; v < kTiles; ++v) {
       const float* const scales = reinterpret_cast<const float*>(wide + v * kWideTileBytes + kWideScalesAt);
-      first[v] = load(scales);
-      if constexpr (kKind != WideKind::kPlain) second[v] = load(scales + kLanes);
+      LORALEI_UNROLL
+      for (int i = 0; i < kNumbers; ++i) numbers[i][v] = load(scales + i * kLanes);
     }
     LORALEI_UNROLL
     for (int i = 0; i < kRows; ++i) {
       LORALEI_UNROLL
       for (int v = 0; v < kTiles; ++v) {
         F& total = acc[i][v];
-        total = fma(to_float(dots[i][v]), times_broadcast(first[v], x.d + 4 * i), total);
-        if constexpr (kKind == WideKind::kMin) total = plus_times_broadcast(total, second[v], x.n + 4 * i);
-        if constexpr (kHalves) total = fma(to_float(high[i][v]), times_broadcast(second[v], x.d + 4 * i), total);
+        total = fma(to_float(dots[i][v]), times_broadcast(scale[v], x.d + 4 * i), total);
+        if constexpr (kMin) total = plus_times_broadcast(total, min[v], x.n + 4 * i);
+        if constexpr (kHalves) total = fma(to_float(high[i][v]), times_broadcast(scale_high[v], x.d + 4 * i), total);
+        if constexpr (kHalves && kMin) total = plus_times_broadcast(total, min_high[v], x.n + x.n_step + 4 * i);
       }
     }
     wide += wide_block_bytes(kKind);
@@ -78,7 +82,7 @@ void wide_product(const std::byte* wide, int64_t blocks, const std::byte* group,
 // Rows of a group that go through a block together: as many as registers hold the sums
 // of, and a divisor of its size.
 constexpr int wide_pass(WideKind kind, int size) {
-  const int most = kind == WideKind::kHalves ? 4 : kWideRows;
+  const int most = wide_halves(kind) ? 4 : kWideRows;
   return size % most == 0 ? most : most * 3 / 4;
 }
 // How often wide_group() calls fetch().
@@ -119,6 +123,8 @@ void wide_group(const WideFormat& format, int tiles, const std::byte* wide, int6
       return wide_group_tiles<TileQ4_0>(tiles, wide, blocks, group, size, ahead, sums);
     case DType::kQ4_1:
       return wide_group_tiles<TileQ4_1>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kInt4G:
+      return wide_group_tiles<TileInt4G>(tiles, wide, blocks, group, size, ahead, sums);
     case DType::kQ5_0:
       return wide_group_tiles<TileQ5_0>(tiles, wide, blocks, group, size, ahead, sums);
     case DType::kQ5_1:
@@ -129,6 +135,16 @@ void wide_group(const WideFormat& format, int tiles, const std::byte* wide, int6
       return wide_group_tiles<TileQ5_K>(tiles, wide, blocks, group, size, ahead, sums);
     case DType::kQ6_K:
       return wide_group_tiles<TileQ6_K>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kQ2_K:
+      return wide_group_tiles<TileQ2_K>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kQ3_K:
+      return wide_group_tiles<TileQ3_K>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kIQ4_NL:
+      return wide_group_tiles<TileIQ4_NL>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kIQ4_XS:
+      return wide_group_tiles<TileIQ4_XS>(tiles, wide, blocks, group, size, ahead, sums);
+    case DType::kMXFP4:
+      return wide_group_tiles<TileMXFP4>(tiles, wide, blocks, group, size, ahead, sums);
     default:
       CHECK(false);
   }
