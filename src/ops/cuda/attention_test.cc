@@ -163,8 +163,16 @@ class CudaAttention : public CudaTest {
                         sequences[static_cast<size_t>(rows[i].sequence)].blocks.data()});
     }
     ref_op_table().attention(fresh_context(ref_op_table(), 4).ctx,
-                             {q.data(), stride, out.data(), stride, caches.view, Caches::kLayer, heads,
-                              1.0f / std::sqrt(static_cast<float>(caches.head_dim)), window, groups});
+                             {.q = q.data(),
+                              .q_stride = stride,
+                              .out = out.data(),
+                              .out_stride = stride,
+                              .kv = caches.view,
+                              .layer = Caches::kLayer,
+                              .heads = heads,
+                              .scale = 1.0f / std::sqrt(static_cast<float>(caches.head_dim)),
+                              .window = window,
+                              .groups = groups});
     return out;
   }
 
