@@ -135,7 +135,7 @@ TEST(Tokenizer, EncodingStopsAtTheLimitAndWhenNobodyWantsIt) {
     EXPECT_GT(some->size(), 100u) << name;
     EXPECT_GE(counted.spent(), static_cast<int64_t>(text.size())) << name;
     if (name.find("spm") == std::string::npos && name.find("llama-") == std::string::npos &&
-        name.find("unigram") == std::string::npos) {
+        name.find("unigram") == std::string::npos && name.find("gemma") == std::string::npos) {
       EXPECT_LT(some->size(), 120u) << name;  // cut at words: the rest was not encoded
       EXPECT_TRUE(std::equal(some->begin(), some->end(), whole->begin())) << name;
     }
