@@ -178,8 +178,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.adapter_upload_bytes = s.disk_read_bytes = s.streamed_bytes = 1;
   s.adapter_upload_s = s.step_ms_last = s.products_s = s.attention_s = s.lora_s = s.disk_s = 1;
   s.collective_s = s.paced_late_s = 1;
-  s.expert_hits = s.expert_misses = 1;
-  s.collective_bytes = s.paced_late_steps = 1;
+  s.collective_bytes = s.paced_late_steps = s.expert_hits = s.expert_misses = 1;
   s.paced_as = "slow";
   s.step_s = 6;
   s.steps_by_rows[0] = 1;
