@@ -2,6 +2,7 @@
 #include "bench/rig.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "bench/generate.h"
 #include "ops/probe.h"
@@ -15,16 +16,24 @@ constexpr int kDropsPerRound = 2;
 constexpr int kDeviceBits = 16;
 
 void count_weights(const BaseModelFile& file, Rig& rig) {
+  const ExpertConfig& experts = file.config.experts;
+  if (experts.count > 0) rig.expert_share = static_cast<double>(experts.used) / experts.count;
   for (const TensorInfo& tensor : file.index.tensors) {
     if (tensor.shape.size() != 2) continue;
-    const double numbers = static_cast<double>(tensor.shape[0]) * static_cast<double>(tensor.shape[1]);
+    const bool expert = tensor.name.find(".mlp.experts.") != std::string::npos;
+    const double numbers =
+        static_cast<double>(tensor.shape[0]) * static_cast<double>(tensor.shape[1]) * (expert ? rig.expert_share : 1.0);
     const bool embed = tensor.name == "model.embed_tokens.weight";
     const bool head = tensor.name == "lm_head.weight" || (embed && file.config.tied_head);
     if (head || !embed) {
       Rig::Products& products = rig.products[rig.device_rates ? kDeviceBits : int8_bits(tensor.dtype)];
       (head ? products.head_weights : products.layer_weights) += numbers;
     }
-    if (!embed || file.config.tied_head) rig.touched_bytes += static_cast<double>(tensor.bytes);
+    if (expert) {
+      rig.expert_bytes += static_cast<double>(tensor.bytes);
+    } else if (!embed || file.config.tied_head) {
+      rig.touched_bytes += static_cast<double>(tensor.bytes);
+    }
   }
 }
 
@@ -135,7 +144,9 @@ BatchSpec batch_spec(const BenchOptions& options, const Rig& rig, int sequences)
 
 double decode_bound_s(const Rig& rig, const BenchOptions& options, int prompt_tokens, int rows, double adapter_bytes) {
   const double context = prompt_tokens + options.new_tokens / 2.0;
-  const double bytes = rig.touched_bytes + rows * context * rig.kv_bytes_token + adapter_bytes;
+  // Of experts those that are chosen where all are chosen alike.
+  const double experts = rig.expert_bytes * (1 - std::pow(1 - rig.expert_share, rows));
+  const double bytes = rig.touched_bytes + experts + rows * context * rig.kv_bytes_token + adapter_bytes;
   const double bytes_s = bytes / (rig.read_gb_s * 1e9);
   return std::max(bytes_s, products_s(rig, rows, rows));
 }

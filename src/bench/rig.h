@@ -33,7 +33,9 @@ struct Rig {
   std::function<Result<DeviceRates>()> device_rates;  // empty: the cores compute
   double read_gb_s = 0;                               // best of the run, of the memory that steps read
   double upload_gb_s = 0;                             // from host memory to a device
-  double touched_bytes = 0;                           // weights read in a decode step
+  double touched_bytes = 0;                           // weights read in a decode step, without experts
+  double expert_bytes = 0;                            // of all experts of a mixture
+  double expert_share = 1;                            // of them a row uses
   double kv_bytes_token = 0;
   // Weights of one product rate. On a device there is one (bf16), on the cores one for
   // every int8_bits().

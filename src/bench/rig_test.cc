@@ -43,6 +43,20 @@ TEST(Bounds, CountEachMatrixAtTheRateOfItsWeights) {
   EXPECT_DOUBLE_EQ(decode_bound_s(rig, options, 0, 8), 10);
 }
 
+// Eight of 128 experts: one row reads a sixteenth, more of them ever more.
+TEST(Bounds, CountOfAMixtureWhatRowsAreExpectedToUse) {
+  Rig rig;
+  rig.touched_bytes = 1e9;
+  rig.expert_bytes = 16e9;
+  rig.expert_share = 8.0 / 128;
+  rig.read_gb_s = 1;
+  BenchOptions options;
+  options.new_tokens = 0;
+  EXPECT_DOUBLE_EQ(decode_bound_s(rig, options, 0, 1), 2);
+  EXPECT_NEAR(decode_bound_s(rig, options, 0, 2), 1 + 1 + 15.0 / 16, 1e-9);
+  EXPECT_NEAR(decode_bound_s(rig, options, 0, 1000), 17, 1e-6);
+}
+
 TEST(QuietRounds, TheFirstWarmsUpAndDisturbedOnesAreRepeated) {
   Script script{{0, 0, 0.2, 0.04, 0, 0.051, 0}};
   script.inside = false;
