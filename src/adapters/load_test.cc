@@ -468,5 +468,14 @@ TEST(PeftMap, NamesInsideOfOtherModelsAndOfAnMlpWithoutAGate) {
     EXPECT_EQ(parse_module(gate, config).site, Site::kUnknown) << gate;
 }
 
+// A norm that was trained with its bias: half of it would be another model.
+TEST_F(LoadTest, ASavedBiasOfANormIsRefusedAndNotLeftOut) {
+  base.config.centred_norms = true;
+  config["modules_to_save"] = {"norm"};
+  tensors["base_model.model.model.norm.weight"] = matrix({8}, 1);
+  tensors["base_model.model.model.norm.bias"] = matrix({8}, 2);
+  expect_error({"model.norm.bias", "is not one that a LoRA adapter of this base model can have"});
+}
+
 }  // namespace
 }  // namespace loralei

@@ -247,6 +247,7 @@ Status Model::State::experts_block(const ModelBatch& batch, int layer) {
   const float* const input = block_input(batch, LayerNorm::kFfnInput, layer);
   score(batch, layer, input, layer_weights.router, config.experts.count, &ExpertPairs::router, scores);
   expert_rows.choose(scores, rows, *context.pool);
+  ExpertUse use(*weights, layer_weights.experts, expert_rows.chosen(), expert_views);  // reads begin here
   if (config.experts.shared_width > 0) TRY(shared_expert(batch, layer, input));
   const auto bytes = static_cast<size_t>(config.hidden) * sizeof(float);
   context.pool->parallel_for(expert_rows.assignments(), kRowsTogether, [&](int64_t begin, int64_t end, int) {
@@ -254,7 +255,6 @@ Status Model::State::experts_block(const ModelBatch& batch, int layer) {
       std::memcpy(gathered + at * config.hidden,
                   input + int64_t{expert_rows.row_of(static_cast<int32_t>(at))} * config.hidden, bytes);
   });
-  ExpertUse use(*weights, layer_weights.experts, expert_rows.chosen(), expert_views);
   for (;;) {
     TRY_ASSIGN(const bool more, use.next());
     if (!more) break;

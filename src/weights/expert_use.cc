@@ -12,6 +12,11 @@ ExpertUse::ExpertUse(WeightStore& store, std::span<const ExpertSlots> experts, s
                      std::span<ExpertView> room)
     : store_(store), experts_(experts), chosen_(chosen), room_(room) {
   CHECK(chosen.size() <= room.size());
+  WeightStore::State& state = *store.state_;
+  if (state.experts == nullptr || chosen.empty() || !state.pass_failure.ok()) return;
+  const int32_t layer = state.matrices[static_cast<size_t>(experts[0][0])].planned.layer;
+  state.experts->begin(state.expert_layer[static_cast<size_t>(layer)], chosen);
+  cached_ = true;
 }
 
 ExpertUse::~ExpertUse() { end(); }
@@ -41,11 +46,6 @@ Result<bool> ExpertUse::next() {
 Result<bool> ExpertUse::next_cached() {
   WeightStore::State& state = *store_.state_;
   if (state.experts == nullptr) return state.stream_failure.error();
-  if (!std::exchange(began_, true)) {
-    const int32_t layer = state.matrices[static_cast<size_t>(experts_[0][0])].planned.layer;
-    state.experts->begin(state.expert_layer[static_cast<size_t>(layer)], chosen_);
-    cached_ = true;
-  }
   if (!cached_) return false;
   const auto some = state.experts->next();
   if (!some.ok()) {

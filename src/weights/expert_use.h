@@ -32,7 +32,8 @@ struct ExpertView {
 
 class [[nodiscard]] ExpertUse {
  public:
-  // `chosen`: ascending, each once. `room`: for as many views.
+  // `chosen`: ascending, each once. `room`: for as many views. What is to be read is
+  // asked for at once: who has other work does it before the first next().
   ExpertUse(WeightStore& store, std::span<const ExpertSlots> experts, std::span<const int32_t> chosen,
             std::span<ExpertView> room);
   ~ExpertUse();
@@ -53,7 +54,7 @@ class [[nodiscard]] ExpertUse {
   const std::span<const int32_t> chosen_;
   const std::span<ExpertView> room_;
   std::span<const ExpertView> views_;
-  bool began_ = false;
+  bool began_ = false;   // what is resident was handed out
   bool cached_ = false;  // the cache is in this use
 };
 

@@ -114,5 +114,38 @@ TEST_F(ExpertUses, ThoseThatAreReadComeToo) {
   }
 }
 
+// From budget to budget, whole ones between: no more is held than that, and every pass
+// has the bytes of the model.
+TEST_F(ExpertUses, ABudgetChangesBetweenPasses) {
+  const BaseModelFile model = open("gguf-mixtral-q4_0.gguf");
+  auto resident = WeightStore::load(model, ledger_, {});
+  ASSERT_TRUE(resident.ok()) << resident.error().message;
+  StreamingOptions streaming;
+  streaming.packed_path = pack(model);
+  const int64_t whole = (*resident)->whole_bytes();
+  const int64_t least = (*resident)->least_bytes(ResidencyPolicy::kBalanced);
+  streaming.weight_bytes = least;
+  auto store = stream(model, streaming);
+  ASSERT_TRUE(store.ok()) << store.error().message;
+  ExpertTotals totals;
+  for (const int64_t budget : {whole * 2, (least + whole) / 2, least, whole - (int64_t{6} << 10), whole * 2, least}) {
+    SCOPED_TRACE(testing::Message() << "budget " << budget);
+    streaming.weight_bytes = budget;
+    const Status status = (*store)->resize(model, {}, streaming, log_);
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    EXPECT_LE((*store)->resident_bytes(), budget);
+    EXPECT_EQ((*store)->streams(), budget < whole);
+    EXPECT_EQ((*store)->describe().find("room for") != std::string::npos, budget < whole);
+    for (const std::vector<int32_t>& chosen : {std::vector<int32_t>{0, 1, 2, 3}, {1}, {0, 3}}) {
+      const auto rounds = pass(model, **store, **resident, chosen);
+      ASSERT_TRUE(rounds.ok()) << rounds.error().message;
+    }
+    const ExpertTotals now = (*store)->expert_totals();
+    const int64_t uses = now.hits + now.misses - totals.hits - totals.misses;
+    EXPECT_EQ(uses, budget < whole ? 7 * model.config.layers : 0) << "of the caches before it, too";
+    totals = now;
+  }
+}
+
 }  // namespace
 }  // namespace loralei

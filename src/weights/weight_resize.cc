@@ -76,9 +76,9 @@ Status WeightStore::resize(const BaseModelFile& model, const WeightOptions& opti
   if (!read.ok()) {  // what was to be locked passes through the window instead; of a larger plan that of before
     std::vector<int64_t> rows;
     for (const State::Matrix& matrix : state.matrices) rows.push_back(matrix.locked_rows);
+    if (bytes > granted) state.plan = before;
     const int64_t held = state.vector_bytes + state.locked_bytes() + state.plan.expert_bytes;
     if (bytes > granted) {
-      state.plan = before;
       bytes = held + before.window_bytes;
     } else {
       state.plan.window_bytes = std::max(state.plan.window_bytes, std::min(bytes - held, kWindowMostBytes));
@@ -307,7 +307,15 @@ void WeightStore::State::drop_experts() {
 }
 
 Status WeightStore::State::start_experts() {
-  if (plan.expert_bytes == 0 || experts != nullptr) return {};
+  if (plan.expert_bytes == 0) return {};
+  if (experts == nullptr) TRY(make_experts());
+  int64_t places = 0;
+  for (const ExpertPlan::Size& size : experts->plan().sizes) places += size.places;
+  description += "room for " + std::to_string(places) + " experts, read with " + experts->how() + "\n";
+  return {};
+}
+
+Status WeightStore::State::make_experts() {
   ExpertShape shape;
   expert_layer.clear();
   for (size_t i = 0; i < matrices.size(); ++i) {
@@ -329,9 +337,6 @@ Status WeightStore::State::start_experts() {
   options.bytes = plan.expert_bytes;
   options.open = [this] { return open_stream({}); };
   TRY_ASSIGN(experts, ExpertCache::create(packed, std::move(shape), std::move(options)));
-  int64_t places = 0;
-  for (const ExpertPlan::Size& size : experts->plan().sizes) places += size.places;
-  description += "room for " + std::to_string(places) + " experts, read with " + experts->how() + "\n";
   return {};
 }
 

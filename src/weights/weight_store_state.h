@@ -135,6 +135,7 @@ struct WeightStore::State {
   Status start_streams();  // of panels, and of experts
   Status start_streamer(std::vector<StreamPanel> panels);
   Status start_experts();
+  Status make_experts();
   void drop_experts();
   Result<std::unique_ptr<BlockReader>> open_stream(std::span<std::byte> memory) const;
 
