@@ -78,6 +78,7 @@ const std::vector<Subject>& subjects() {
       {"gguf_iq4_xs_m", "models/gguf-qwen2-iq4_xs_m.gguf", {}, std::nullopt, true},
       {"gguf_mxfp4", "models/gguf-llama-mxfp4.gguf", {}, std::nullopt, true},
       {"awq", "models/awq", {"gqa-all-r16"}, std::nullopt, true},
+      {"awq_moe", "models/awq-moe", {}, std::nullopt, true},
       {"gptq", "models/gptq-sym", {"gqa-all-r16"}, std::nullopt, true},
       {"fp8", "models/fp8-block", {"fp8-all-r4"}, std::nullopt},
       {"quant_q8_0", "models/llama-gqa", kGqaAdapters, DType::kQ8_0, true},

@@ -119,6 +119,7 @@ std::vector<Case> cases() {
                             "gptq-sym",
                             "gptq-asym",
                             "awq",
+                            "awq-moe",
                             "ct-int8",
                             "fp8-block"})
     cases.push_back({model, StreamShrink::kOff});

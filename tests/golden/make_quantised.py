@@ -17,8 +17,19 @@ AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 NOTICED = 0.5  # of logits: what a wrong zero point or a wrong order must change at least
 
 
-def is_quantised(key, value):
-    return value.ndim == 2 and ".layers." in key
+def matrices_in(key, value):
+    """What is quantised of a parameter: names of matrices and where they lie in it; experts are stored one by one."""
+    if ".layers." not in key or key.endswith("mlp.gate.weight"):
+        return
+    if value.ndim == 2:
+        yield key, ...
+        return
+    before, _, last = key.rpartition(".")
+    for expert in range(value.shape[0] if value.ndim == 3 else 0):
+        half = value.shape[1] // 2
+        parts = {"gate_proj": slice(0, half), "up_proj": slice(half, None)} if last == "gate_up_proj" else {last: slice(None)}
+        for part, rows in parts.items():
+            yield f"{before}.{expert}.{part}.weight", (expert, rows)
 
 
 def pack_words(values, bits, dim, order=None):
@@ -102,16 +113,16 @@ def parts_of(name):
     entry = QUANT_MODELS[name]
     model = build_from(entry["spec"])
     fill(model, name)
-    matrices = {key: Matrix(entry, name, key, tuple(value.shape))
-                for key, value in model.named_parameters() if is_quantised(key, value)}
+    matrices = {matrix: Matrix(entry, name, matrix, tuple(value[place].shape))
+                for key, value in model.named_parameters() for matrix, place in matrices_in(key, value)}
     return entry, model, matrices
 
 
 def reference_model(name, zero_off=0):
     _, model, matrices = parts_of(name)
     for key, value in model.named_parameters():
-        if key in matrices:
-            value.copy_(matrices[key].value(zero_off))
+        for matrix, place in matrices_in(key, value):
+            value[place] = matrices[matrix].value(zero_off)
     return model
 
 
@@ -119,14 +130,15 @@ def write_model(name):
     entry, model, matrices = parts_of(name)
     tensors = {}
     for key, value in model.named_parameters():
-        if key not in matrices:
+        stored = list(matrices_in(key, value))
+        if not stored:
             tensors[key] = value.detach().to(torch.bfloat16).contiguous()
-            continue
-        base = key.removesuffix(".weight")
-        for end, tensor in matrices[key].tensors().items():
-            tensors[f"{base}.{end}"] = tensor
-        if entry.get("bias_of_zeros"):  # as AutoGPTQ stores them
-            tensors[f"{base}.bias"] = torch.zeros(value.shape[0], dtype=torch.float16)
+        for matrix, place in stored:
+            base = matrix.removesuffix(".weight")
+            for end, tensor in matrices[matrix].tensors().items():
+                tensors[f"{base}.{end}"] = tensor
+            if entry.get("bias_of_zeros"):  # as AutoGPTQ stores them
+                tensors[f"{base}.bias"] = torch.zeros(value[place].shape[0], dtype=torch.float16)
     folder = clean_folder(MODELS / name)
     names = sorted(tensors)
     halves = [names[::2], names[1::2]] if entry.get("two") else [names]  # parts of a matrix in several files

@@ -4,7 +4,7 @@
 store: gptq, awq, packed (compressed-tensors words), bytes (int8 or e4m3 with scales beside them)
 scale: the format of the scales; group: inputs that share one, 0 for all; zeros: have zero points
 """
-from model_specs import llama, qwen
+from model_specs import llama, qwen, qwen_moe
 
 GQA = llama(64, 4, 2, 96, tie_word_embeddings=True)  # what the adapters of llama-gqa fit
 WIDE = llama(128, 4, 2, 256, layers=1)  # fp8g has blocks of 128
@@ -35,6 +35,10 @@ QUANT_MODELS = {
     "gptq-8bit": gptq(8, 32, False, desc_act=True) | dict(spec=GQA),  # act-order whose order is the trivial one
     "awq": dict(spec=GQA, store="awq", bits=4, group=32, zeros=True, scale="float16", config=dict(
         quant_method="awq", bits=4, group_size=32, zero_point=True, version="gemm", modules_to_not_convert=None)),
+    "awq-moe": dict(spec=qwen_moe("qwen3", 64, 4, 2, 96, 4, 2, 32, num_hidden_layers=1, head_dim=16, norm_topk_prob=True),
+                    store="awq", bits=4, group=32, zeros=True, scale="float16", config=dict(
+                        quant_method="awq", bits=4, group_size=32, zero_point=True, version="gemm",
+                        modules_to_not_convert=["gate"])),
     "ct-int4": compressed("pack-quantized", GROUP_32, "bfloat16", store="packed", bits=4, group=32) | dict(spec=GQA),
     "ct-int4-asym": compressed("pack-quantized", GROUP_32 | dict(symmetric=False), "float16", store="packed", bits=4,
                                group=32, zeros=True) | dict(spec=GQA),
