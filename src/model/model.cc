@@ -104,7 +104,8 @@ Status Model::State::allocate() {
     }
     expert_rows = ExpertRows(experts, limits.rows_max);
     expert_views.resize(static_cast<size_t>(experts.count));
-    expert_tiles.reserve(2 * static_cast<size_t>(experts.used));
+    expert_tiles.reserve(2 * static_cast<size_t>(experts.count));
+    expert_runs.reserve(static_cast<size_t>(experts.count));
     score_sources.resize(static_cast<size_t>(limits.segments_max));
   }
   context.scratch = {reinterpret_cast<std::byte*>(next), static_cast<size_t>(scratch)};

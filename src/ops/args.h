@@ -79,6 +79,21 @@ struct TileMatmulArgs {
   std::span<const TileProduct> products;  // one `in` for all
   bool accumulate = false;
 };
+// Rows [row_begin, row_begin + row_count) of an input and the products that are of them
+// alone: y of each is [row_count, out]. Neither is empty.
+struct TileRows {
+  int32_t row_begin = 0, row_count = 0;
+  std::span<const TileProduct> products;  // one `in` for all of a call
+};
+
+// The same number for every (row, output) as TileMatmulArgs gives it: many small products
+// with different weights in one call. Runs may have rows in common.
+struct TileRunsArgs {
+  const float* x = nullptr;  // [rows, in]
+  int64_t x_stride = 0;
+  std::span<const TileRows> runs;  // each of at most rows_max of OpLimits
+};
+
 inline constexpr int kActivationBlock = 32;
 inline constexpr float kActivationMin = 1e-30f;
 

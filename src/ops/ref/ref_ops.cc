@@ -373,6 +373,7 @@ const OpTable& ref_op_table() {
       .name = "ref",
       .matmul = ref_matmul,
       .matmul_tiles = ref_matmul_tiles,
+      .matmul_tile_runs = ref_matmul_tile_runs,
       .lora = ref_lora,
       .lora_embed = ref_lora_embed,
       .lora_add = ref_lora_add,
