@@ -38,6 +38,9 @@ struct StoredForm {
   int64_t group = 0;       // inputs that share a scale
   int64_t groups = 0;      // of a row
   int64_t group_rows = 1;  // outputs that share a scale
+  // Outputs that are stored, and the first that is the matrix's own, a multiple of 16:
+  // others may lie in front of it and behind (fused_tensors.h).
+  int64_t rows = 0, row_begin = 0;
   DType scale_dtype = DType::kF16;
   // What is added to a stored zero point; without zero points it is the middle, 8 or 128.
   int zero_offset = 0;

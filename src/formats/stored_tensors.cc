@@ -208,6 +208,7 @@ Status Joiner::check_form(const Wanted& matrix, DType dtype, const StoredForm& f
 void Joiner::add(const Wanted& matrix, DType dtype, const StoredForm& form, const Part& quants) {
   StoredForm stored = form;
   stored.quants = {quants.file, quants.offset};
+  stored.rows = matrix.rows;
   matrices_.push_back({.name = matrix.name + ".weight",
                        .dtype = dtype,
                        .shape = {matrix.rows, matrix.cols},

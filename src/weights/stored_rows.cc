@@ -48,9 +48,9 @@ class RowReader {
       : files_(files),
         info_(info),
         form_(*info.stored),
-        rows_(info.shape[0]),
+        rows_(info.stored->rows),
         cols_(info.shape[1]),
-        begin_(row_begin),
+        begin_(info.stored->row_begin + row_begin),
         count_(row_count),
         out_(out),
         out_row_(row_bytes(info.dtype, info.shape[1])),
@@ -90,7 +90,7 @@ class RowReader {
   std::span<const std::shared_ptr<File>> files_;
   const TensorInfo& info_;
   const StoredForm& form_;
-  const int64_t rows_, cols_, begin_, count_;
+  const int64_t rows_, cols_, begin_, count_;  // of what is stored
   std::byte* const out_;
   const int64_t out_row_;
   std::span<std::byte> rest_;

@@ -17,9 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 using testing_support::Checkpoint;
 
-constexpr const char* kCheckpoints[] = {"gptq-sym", "gptq-asym", "gptq-v2",      "gptq-8bit",
-                                        "awq",      "ct-int4",   "ct-int4-asym", "ct-int8-packed",
-                                        "ct-int8",  "fp8-block", "fp8-tensor",   "ct-fp8"};
+constexpr const char* kCheckpoints[] = {"gptq-sym",   "gptq-asym",    "gptq-v2",        "gptq-8bit", "awq",
+                                        "ct-int4",    "ct-int4-asym", "ct-int8-packed", "ct-int8",   "fp8-block",
+                                        "fp8-tensor", "ct-fp8",       "awq-phi3",       "gptq-phi3", "ct-int4-phi3"};
 
 class StoredRows : public testing_support::StreamingFixture {
  protected:

@@ -120,6 +120,9 @@ std::vector<Case> cases() {
                             "gptq-asym",
                             "awq",
                             "awq-moe",
+                            "awq-phi3",
+                            "gptq-phi3",
+                            "ct-int4-phi3",
                             "ct-int8",
                             "fp8-block"})
     cases.push_back({model, StreamShrink::kOff});
