@@ -14,6 +14,7 @@
 #include "kv/block_pool.h"
 #include "kv/kv_coder.h"
 #include "model/layer_program.h"
+#include "model/linear_state.h"
 #include "sys/cpu.h"
 #include "sys/posix_file.h"
 #include "sys/process.h"
@@ -103,21 +104,25 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.scratch = scratch_bytes_of_ranks(options, config, ops, fixed.limits, threads);
   fixed.outputs = StepOutputs::bytes(fixed.limits, config.hidden, config.vocab);
   if (options.engine.kv_sharing != KvSharing::kExact && !options.device) {
-    const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
+    const KvShape shape{kv_layers(config), config.kv_heads, config.head_dim, fixed.kv_dtype};
     fixed.outputs += KvCoder::scratch_bytes(kv_grid_shape(shape), options.engine.kv_delta, threads);
     if (options.engine.kv_sharing == KvSharing::kBorrow)  // at most: who may borrow is known with the weights
       fixed.outputs += KvStreamShape{.dim = config.hidden, .levels = KvStreamShape::kLevelsMost}.block_bytes();
   }
   if (!options.engine.kv_dir.empty() && !options.device) {
-    const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
+    const KvShape shape{kv_layers(config), config.kv_heads, config.head_dim, fixed.kv_dtype};
     const auto disk = KvDisk::memory_bytes(kv_disk_sizes(options.engine, shape));
     fixed.outputs += disk.ok() ? *disk : 0;  // else start_engine says why
   }
   fixed.other = process_bytes() + kOtherReserve;
   fixed.requests = request_reserve(options, budget);
   fixed.tables = kv_tables_of(options, config, fixed.limits);
-  fixed.kv_block = kv_block_bytes(
-      {config.layers, config_of_cache(options, config).kv_heads, config.head_dim, fixed.kv_dtype, {}, fixed.tables});
+  fixed.kv_block = kv_block_bytes({kv_layers(config),
+                                   config_of_cache(options, config).kv_heads,
+                                   config.head_dim,
+                                   fixed.kv_dtype,
+                                   {},
+                                   fixed.tables});
   return fixed;
 }
 
@@ -241,6 +246,9 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
   Parts& parts = *parts_;
   parts.options = options;
   TRY_ASSIGN(parts.file, open_base_model(options.model_path));
+  if (state_floats(parts.file.config) > 0)
+    return unsupported("Models with linear attention (" + parts.file.config.architecture +
+                       ") cannot be served yet: their sequences' states have no place.");
   TRY_ASSIGN(parts.ops, op_table_of(options));
   const int threads = threads_of(options);
   parts.pool = std::make_unique<ThreadPool>(threads_of_rank(options));
@@ -396,7 +404,7 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
                      format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
   }
   parts.scratch = std::move(*scratch);
-  const int64_t kv_block = kv_block_bytes({config.layers, config_of_cache(parts.options, config).kv_heads,
+  const int64_t kv_block = kv_block_bytes({kv_layers(config), config_of_cache(parts.options, config).kv_heads,
                                            config.head_dim, fixed.kv_dtype, parts.streams, fixed.tables});
   MemoryRequest request = memory_request(engine.options, config, kv_block, fixed.tables);
   request.left_bytes = budget - parts.ledger->used_bytes() - fixed.outputs;
