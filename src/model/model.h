@@ -68,6 +68,9 @@ struct ModelBatch {
   // Beside groups, those that begin at a higher layer behind the others; empty: rows
   // begin with the embedding, and no stream is kept.
   std::span<const GroupStream> streams;
+  // [groups] the state of each group's sequence, brought up to date by forward(); empty:
+  // the model keeps none (model/linear_state.h).
+  std::span<float* const> states;
   std::span<const LoraSegment> segments;
   const LoraSource* sources = nullptr;  // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
   int32_t slots = 0;
