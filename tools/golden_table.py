@@ -23,9 +23,9 @@ GGUF_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8:
               13: "q5_k", 14: "q6_k", 20: "iq4_nl", 23: "iq4_xs", 30: "bf16", 39: "mxfp4"}
 SAFETENSORS_TYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16", "F64": "f64", "I32": "int32", "I64": "int64", "U8": "uint8",
                      "I8": "int8", "F8_E4M3": "fp8"}
-MODULES = ["q", "k", "v", "o", "gate", "up", "down", "qkv", "gate_up", "experts", "router", "shared expert", "embedding",
+MODULES = ["q", "k", "v", "o", "gate", "up", "down", "qkv", "gate_up", "linear attention", "experts", "router", "shared expert", "embedding",
            "head", "norms", "biases"]
-NAMES = [(r"experts", "experts"), (r"_exps\b", "experts"), (r"(mlp|block_sparse_moe)\.gate\b|ffn_gate_inp", "router"),
+NAMES = [(r"linear_attn|ssm_|attn_gate", "linear attention"), (r"experts", "experts"), (r"_exps\b", "experts"), (r"(mlp|block_sparse_moe)\.gate\b|ffn_gate_inp", "router"),
          (r"shared_expert|_shexp", "shared expert"), (r"qkv_proj|query_key_value|attn_qkv", "qkv"), (r"gate_up_proj", "gate_up"),
          (r"q_proj|attn_q\b", "q"), (r"k_proj|attn_k\b", "k"), (r"v_proj|attn_v\b", "v"), (r"o_proj|attn_output\b", "o"),
          (r"gate_proj|ffn_gate\b", "gate"), (r"up_proj|ffn_up\b|c_fc\b", "up"), (r"down_proj|ffn_down\b|c_proj\b", "down"),
@@ -106,7 +106,10 @@ def model_of(path):
 
 def adapter_modules(path):
     if path.suffix == ".gguf":
-        return modules_of([name for name, _ in Gguf(path).tensors])
+        names = [name for name, _ in Gguf(path).tensors]
+        linear = [name.split(".ssm_")[0] for name in names if ".ssm_" in name]  # whose attn_qkv is another one
+        return modules_of([name.replace(".attn_qkv", ".ssm_qkv") if name.split(".attn_")[0] in linear else name
+                           for name in names])
     return modules_of([name for head in heads_of(path) for name in head])
 
 

@@ -163,7 +163,7 @@ void check_adapter(const Adapter& adapter, const ModelConfig& config) {
     const auto module = outside == 2   ? Module::kLmHead
                         : outside == 1 ? Module::kEmbed
                                        : static_cast<Module>(i % kLayerModules);
-    ModuleShape shape = linear_shape(config, module);
+    ModuleShape shape = linear_shape(config, static_cast<int>(i) / kLayerModules, module);
     if (module == Module::kLmHead) shape.out = adapter.vocab;
     if (module == Module::kEmbed) shape.in = adapter.vocab;
     CHECK(pair.in == shape.in && pair.out == shape.out);

@@ -34,8 +34,8 @@ int64_t row_bytes_of(const TensorInfo& info, int64_t cols) { return row_bytes(in
 // The rows of such a tensor lie in memory as in the file.
 bool stays_as_read(const Placement& placement, const TensorInfo& info, int64_t rows) {
   return !info.f64 && !info.crossed && placement.to == info.dtype && placement.plus == 0 && !placement.transpose &&
-         placement.scale_offset < 0 && placement.row_order.empty() && placement.row_begin == 0 &&
-         placement.row_count == rows;
+         placement.scale_offset < 0 && placement.row_order.empty() && placement.col_order.empty() &&
+         placement.row_begin == 0 && placement.row_count == rows;
 }
 
 // Numbers of a row as the file has it.
@@ -235,6 +235,7 @@ Status FilePass::place(const Piece& piece) {
     row = 0;
     count = info.shape[0];
   }
+  if (!piece.group[0]->col_order.empty()) source = move_cols(*piece.group[0], format, count, source);
   for (const Placement* placement : piece.group) {
     std::byte* const place = storage_ + placement->offset;
     if (placement->scale_offset >= 0)
@@ -243,6 +244,18 @@ Status FilePass::place(const Piece& piece) {
       place_rows(*placement, format, row, count, source, place);
   }
   return {};
+}
+
+// Rows whose columns stand where they belong.
+const std::byte* FilePass::move_cols(const Placement& placement, DType format, int64_t count, const std::byte* source) {
+  const int64_t number = row_bytes(format, 1);
+  moved_.resize(static_cast<size_t>(count * placement.cols * number));
+  for (int64_t i = 0; i < count * placement.cols; ++i) {
+    const int64_t col = placement.col_order[static_cast<size_t>(i % placement.cols)];
+    std::memcpy(moved_.data() + (i / placement.cols * placement.cols + col) * number, source + i * number,
+                static_cast<size_t>(number));
+  }
+  return moved_.data();
 }
 
 // The file's rows are columns.

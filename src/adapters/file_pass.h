@@ -72,6 +72,7 @@ class FilePass {
   Status place(const Piece& piece);
   void decode(const TensorInfo& info, const std::byte* source, int64_t count);
   void cross(const TensorInfo& info, DType format, const Piece& piece, const std::byte* source);
+  const std::byte* move_cols(const Placement& placement, DType format, int64_t count, const std::byte* source);
   void quantise_rows(const Placement& placement, int64_t row, int64_t count, const float* source);
 
   const File& file_;
@@ -89,6 +90,7 @@ class FilePass {
   PageHash open_;  // of the part that goes on in the next window
   std::vector<float> decoded_;
   std::vector<std::byte> crossed_;  // of a tensor that the file holds transposed: what was read of it, as it is meant
+  std::vector<std::byte> moved_;    // rows whose columns were put in order
   std::vector<float> staged_;       // rows of B whose run is not complete, transposed
 };
 

@@ -7,6 +7,7 @@
 
 #include "adapters/load_plan.h"
 #include "adapters/peft_map.h"
+#include "adapters/value_heads.h"
 #include "base/limits.h"
 #include "formats/family.h"
 #include "formats/gguf_model.h"
@@ -105,6 +106,8 @@ Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const 
   TRY_ASSIGN(const auto architecture, gguf.text("general.architecture"));
   const Family* const family = family_of_gguf(*architecture);
   const bool interleaved = family->gguf_permutes_qk || family->interleaved_qk;
+  // Value heads of linear attention stand as in files of llama.cpp.
+  const bool tiled = has_linear(base.config) && !base.config.linear.tiled;
   for (const auto& [key, pair] : pairs) {
     const TensorInfo* b = pair.tensors.b;
     const double rank = b && b->shape.size() == 2 ? static_cast<double>(b->shape[1]) : 1.0;
@@ -112,7 +115,10 @@ Result<LoadPlan> plan_gguf(const GgufFile& gguf, const AdapterBase& base, const 
     const PairOptions pair_options{.scaling = alpha.value_or(0) == 0 ? 1.0 : *alpha / rank,
                                    .vocab = base.config.vocab,
                                    .embed_a_by_token = pair.module.site == Site::kEmbed,
-                                   .row_order_of = interleaved ? &unpermuted_rows : nullptr};
+                                   .row_order_of = interleaved ? &unpermuted_rows
+                                                   : tiled     ? &rows_of_tiled
+                                                               : nullptr,
+                                   .col_order_of = tiled ? &cols_of_tiled : nullptr};
     TRY(plan_pair(base.config, pair.module, pair.tensors, pair_options, gguf.path, plan));
   }
   TRY(read_invocation(gguf, plan));

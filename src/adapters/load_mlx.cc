@@ -143,7 +143,8 @@ Result<LoadPlan> plan_mlx(const std::string& config_path, const AdapterFile& fil
                                    .scaling = mlx.scale,
                                    .vocab = base.config.vocab,
                                    .embed_a_by_token = pair.module.site == Site::kEmbed,
-                                   .row_order_of = &rows_as_in_base};
+                                   .row_order_of = &rows_as_in_base,
+                                   .col_order_of = &cols_as_in_base};
     TRY(plan_pair(base.config, pair.module, pair.tensors, pair_options, file.weights_path, plan));
   }
   if (base.config.tied_head) plan_tied_head(plan);

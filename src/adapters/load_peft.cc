@@ -470,8 +470,11 @@ class PeftPlanner {
     }
     TRY_ASSIGN(const int rank, matcher_.rank(as_named(ref.key)));
     TRY_ASSIGN(const double scaling, matcher_.scaling(as_named(ref.key)));
-    const PairOptions options{
-        .rank_wanted = rank, .scaling = scaling, .vocab = plan_.vocab, .row_order_of = &rows_as_in_base};
+    const PairOptions options{.rank_wanted = rank,
+                              .scaling = scaling,
+                              .vocab = plan_.vocab,
+                              .row_order_of = &rows_as_in_base,
+                              .col_order_of = &cols_as_in_base};
     return plan_pair(config_, ref, pair, options, path_, plan_);
   }
 
@@ -542,11 +545,11 @@ class PeftPlanner {
                    "tensor \"" + module.bias->name + "\" replaces a bias, but " + key + " of the base model has none"));
         continue;
       }
-      const ModuleShape shape = linear_shape(config_, module.module.module);
+      const ModuleShape shape = linear_shape(config_, module.module.layer, module.module.module);
       PairPlan& pair = plan_.pair(module.module.layer, module.module.module);
       TRY_ASSIGN(pair.bias,
                  plan_whole(*module.bias, {shape.out}, DType::kF32, plan_.layer_of(module.module), path_, plan_));
-      plan_.placements.back().row_order = rows_as_in_base(config_, module.module.module);
+      plan_.placements.back().row_order = rows_as_in_base(config_, module.module.layer, module.module.module);
       pair.in = shape.in;
       pair.out = shape.out;
       ++plan_.modules["bias"];

@@ -8,6 +8,7 @@
 
 #include "adapters/expert_map.h"
 #include "adapters/made_for.h"
+#include "adapters/value_heads.h"
 #include "base/limits.h"
 #include "formats/family.h"
 #include "formats/model_tensors.h"
@@ -201,33 +202,45 @@ Status check_module(const ModuleRef& module, const PairOptions& options, const s
                      ") is not known in this format");
 }
 
+// Of a linear module of a layer; all stays as it is in others.
+std::vector<int32_t> order_of(std::vector<int32_t> (*order)(const ModelConfig&, int, Module), const ModelConfig& config,
+                              const ModuleRef& module, Module part) {
+  return order == nullptr || is_of_experts(module.site) ? std::vector<int32_t>() : order(config, module.layer, part);
+}
+
 struct PartShapes {
   int in = 0;
   std::vector<int> outs;
 };
 PartShapes part_shapes(const ModelConfig& config, const ModuleRef& module, std::span<const Module> parts, int vocab) {
   if (is_of_experts(module.site)) return {expert_shape(config, module).in, {expert_shape(config, module).out}};
-  PartShapes shapes{linear_shape(config, parts[0]).in, {}};
+  PartShapes shapes{linear_shape(config, module.layer, parts[0]).in, {}};
   for (const Module part : parts)
-    shapes.outs.push_back(part == Module::kLmHead ? vocab : linear_shape(config, part).out);
+    shapes.outs.push_back(part == Module::kLmHead ? vocab : linear_shape(config, module.layer, part).out);
   return shapes;
 }
 
 }  // namespace
 
-std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module) {
+std::vector<int32_t> unpermuted_rows(const ModelConfig& config, int layer, Module module) {
   if (module != Module::kQ && module != Module::kK) return {};
-  const int rows = linear_shape(config, module).out;
+  const int rows = linear_shape(config, layer, module).out;
   std::vector<int32_t> order(static_cast<size_t>(rows));
   for (int row = 0; row < rows; ++row)
     order[static_cast<size_t>(qk_row(row, config.head_dim, rotary_dim_of(config)))] = row;
   return order;
 }
 
-std::vector<int32_t> rows_as_in_base(const ModelConfig& config, Module module) {
+std::vector<int32_t> rows_as_in_base(const ModelConfig& config, int layer, Module module) {
   const Family* const family = family_of_type(config.architecture);
   const bool interleaved = family != nullptr && family->interleaved_qk;
-  return interleaved ? unpermuted_rows(config, module) : std::vector<int32_t>();
+  if (config.linear.tiled) return value_rows(config, layer, module, HeadOrder::kToTiled);
+  return interleaved ? unpermuted_rows(config, layer, module) : std::vector<int32_t>();
+}
+
+std::vector<int32_t> cols_as_in_base(const ModelConfig& config, int layer, Module module) {
+  if (!config.linear.tiled) return {};
+  return value_cols(config, layer, module, HeadOrder::kToTiled);
 }
 
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
@@ -256,7 +269,8 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
                              .to = dtype,
                              .layer = layer,
                              .offset = a,
-                             .scale_offset = a_scale});
+                             .scale_offset = a_scale,
+                             .col_order = order_of(options.col_order_of, config, module, parts[0])});
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     PairPlan& pair = of_experts ? plan.pair_of(config, module) : plan.pair(module.layer, parts[i]);
@@ -268,8 +282,7 @@ Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairT
     pair.in = in;
     pair.out = outs[i];
     pair.scaling = static_cast<float>(options.scaling);
-    std::vector<int32_t> order =
-        options.row_order_of && !of_experts ? options.row_order_of(config, parts[i]) : std::vector<int32_t>();
+    std::vector<int32_t> order = order_of(options.row_order_of, config, module, parts[i]);
     pair.b_t = reserve_factor(outs[i]);
     pair.b_scale = reserve_scale(outs[i]);
     plan.placements.push_back({.tensor = tensors.b,

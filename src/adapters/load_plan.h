@@ -39,6 +39,7 @@ struct Placement {
   // Of each row these columns alone, with `transpose`; all: 0, 1.
   int64_t col_begin = 0, col_step = 1;
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
+  std::vector<int32_t> col_order;  // likewise of columns, of plain numbers that are not transposed
   float plus = 0;                  // added to each number (`to` is f32 then)
 };
 
@@ -104,13 +105,16 @@ struct PairOptions {
   double scaling = 0;
   int vocab = 0;
   bool embed_a_by_token = false;
-  std::vector<int32_t> (*row_order_of)(const ModelConfig& config, Module module) = nullptr;
+  std::vector<int32_t> (*row_order_of)(const ModelConfig& config, int layer, Module module) = nullptr;
+  std::vector<int32_t> (*col_order_of)(const ModelConfig& config, int layer, Module module) = nullptr;  // of A's
 };
 // row_order_of for files that have q and k as the base's own files have them.
-std::vector<int32_t> rows_as_in_base(const ModelConfig& config, Module module);
+std::vector<int32_t> rows_as_in_base(const ModelConfig& config, int layer, Module module);
 // Of rows of q and k in interleaved-rope order: where each of them goes in half-split
 // order. Empty: of other modules.
-std::vector<int32_t> unpermuted_rows(const ModelConfig& config, Module module);
+std::vector<int32_t> unpermuted_rows(const ModelConfig& config, int layer, Module module);
+// The same of the columns of A.
+std::vector<int32_t> cols_as_in_base(const ModelConfig& config, int layer, Module module);
 Status plan_pair(const ModelConfig& config, const ModuleRef& module, const PairTensors& tensors,
                  const PairOptions& options, const std::string& path, LoadPlan& plan);
 

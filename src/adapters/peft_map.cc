@@ -16,12 +16,23 @@ struct LayerModule {
   Module module;
 };
 constexpr LayerModule kLayerParts[] = {
-    {"self_attn.q_proj", Site::kLinear, Module::kQ},    {"self_attn.k_proj", Site::kLinear, Module::kK},
-    {"self_attn.v_proj", Site::kLinear, Module::kV},    {"self_attn.o_proj", Site::kLinear, Module::kO},
-    {"mlp.gate_proj", Site::kLinear, Module::kGate},    {"mlp.up_proj", Site::kLinear, Module::kUp},
-    {"mlp.down_proj", Site::kLinear, Module::kDown},    {"self_attn.qkv_proj", Site::kQkv, Module::kQ},
-    {"mlp.gate_up_proj", Site::kGateUp, Module::kGate}, {"mlp.c_fc", Site::kLinear, Module::kUp},
+    {"self_attn.q_proj", Site::kLinear, Module::kQ},
+    {"self_attn.k_proj", Site::kLinear, Module::kK},
+    {"self_attn.v_proj", Site::kLinear, Module::kV},
+    {"self_attn.o_proj", Site::kLinear, Module::kO},
+    {"mlp.gate_proj", Site::kLinear, Module::kGate},
+    {"mlp.up_proj", Site::kLinear, Module::kUp},
+    {"mlp.down_proj", Site::kLinear, Module::kDown},
+    {"self_attn.qkv_proj", Site::kQkv, Module::kQ},
+    {"mlp.gate_up_proj", Site::kGateUp, Module::kGate},
+    {"mlp.c_fc", Site::kLinear, Module::kUp},
     {"mlp.c_proj", Site::kLinear, Module::kDown},
+    // Of layers of gated linear attention, in the place of those of self_attn.
+    {"linear_attn.in_proj_qkv", Site::kLinear, Module::kQ},
+    {"linear_attn.in_proj_z", Site::kLinear, Module::kK},
+    {"linear_attn.in_proj_b", Site::kLinear, Module::kV},
+    {"linear_attn.in_proj_a", Site::kLinear, Module::kDecay},
+    {"linear_attn.out_proj", Site::kLinear, Module::kO},
 };
 constexpr LayerModule kOuterParts[] = {
     {"lm_head", Site::kHead, Module::kLmHead},
@@ -88,6 +99,7 @@ bool eat_suffix(std::string_view& name, const Suffix& suffix, std::string& adapt
 std::string path_of(const ModelConfig& config, int layer, const LayerModule& part) {
   constexpr std::string_view kMlp = "mlp.";
   const std::string path = part.path;
+  if (path.starts_with(is_linear(config, layer) ? "self_attn." : "linear_attn.")) return "";
   if (!path.starts_with(kMlp) || !has_experts(config, layer)) return path;
   return config.experts.shared_width > 0 ? "mlp.shared_expert." + path.substr(kMlp.size()) : "";
 }
@@ -135,7 +147,8 @@ ModuleRef parse_module(std::string_view path, const ModelConfig& config) {
     }
     for (size_t norm = 0; norm < kLayerNorms; ++norm) {
       const std::string_view name = config.norm_names[norm];
-      if (!name.empty() && path == name) return layer_norm(config, layer, static_cast<LayerNorm>(norm));
+      if (has_norm(config, static_cast<LayerNorm>(norm), layer) && path == name)
+        return layer_norm(config, layer, static_cast<LayerNorm>(norm));
     }
     return unknown;
   }
@@ -180,7 +193,7 @@ std::vector<ModuleRef> savable_modules(const ModelConfig& config) {
   std::vector<ModuleRef> modules;
   for (int layer = 0; layer < config.layers; ++layer) {
     for (size_t norm = 0; norm < kLayerNorms; ++norm) {
-      if (config.norm_names[norm].empty()) continue;
+      if (!has_norm(config, static_cast<LayerNorm>(norm), layer)) continue;
       modules.push_back(layer_norm(config, layer, static_cast<LayerNorm>(norm)));
     }
   }
@@ -193,16 +206,22 @@ std::string module_name(const ModuleRef& module) {
   return dot == std::string::npos ? module.key : module.key.substr(dot + 1);
 }
 
-ModuleShape linear_shape(const ModelConfig& config, Module module) {
+ModuleShape linear_shape(const ModelConfig& config, int layer, Module module) {
+  const LinearConfig& linear = config.linear;
+  const bool is_of_linear = layer >= 0 && is_linear(config, layer);
   const int q = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
   switch (module) {
     case Module::kQ:
-      return {q, config.hidden};
+      if (is_of_linear) return {linear.channels(), config.hidden};
+      return {config.attention_gate ? 2 * q : q, config.hidden};
     case Module::kK:
+      return {is_of_linear ? linear.value_width() : kv, config.hidden};
     case Module::kV:
-      return {kv, config.hidden};
+      return {is_of_linear ? linear.v_heads : kv, config.hidden};
+    case Module::kDecay:
+      return {is_of_linear ? linear.v_heads : 0, config.hidden};
     case Module::kO:
-      return {config.hidden, q};
+      return {config.hidden, is_of_linear ? linear.value_width() : q};
     case Module::kGate:
     case Module::kUp:
       return {config.ffn, config.hidden};

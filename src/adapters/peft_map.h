@@ -87,8 +87,8 @@ std::string module_name(const ModuleRef& module);
 struct ModuleShape {
   int out = 0, in = 0;
 };
-// Of a linear module of a layer.
-ModuleShape linear_shape(const ModelConfig& config, Module module);
+// Of a linear module of a layer; of kLmHead and kEmbed any layer does.
+ModuleShape linear_shape(const ModelConfig& config, int layer, Module module);
 // The linear modules that a fused one (or a plain one) stands for, in the
 // order of its rows.
 std::vector<Module> parts_of(const ModuleRef& module);

@@ -23,6 +23,7 @@
 #include "formats/peft_config.h"
 #include "formats/refusals.h"
 #include "formats/safetensors.h"
+#include "model/linear_state.h"
 #include "ops/probe.h"
 #include "sys/cpu.h"
 #include "sys/file.h"
@@ -103,6 +104,11 @@ void show_model(const BaseModelFile& file) {
   line("architecture", config.architecture);
   line("layers", std::to_string(config.layers));
   line("hidden / ffn", std::to_string(config.hidden) + " / " + std::to_string(config.ffn));
+  if (has_linear(config)) {
+    line("linear attention", "in " + std::to_string(config.layers - kv_layers(config)) + " layers, " +
+                                 format_bytes(state_floats(config) * int64_t{sizeof(float)}) +
+                                 " of state for each sequence");
+  }
   if (config.experts.count > 0) {
     line("experts",
          std::to_string(config.experts.count) + " of " + std::to_string(config.experts.width) + ", " +
@@ -195,7 +201,7 @@ struct BiasReader {
   std::map<std::string, std::vector<float>> read;  // empty where it could not be read
 
   const float* get(int layer, Module module) {
-    if (static_cast<int>(module) >= kLayerModules) return nullptr;
+    if (static_cast<size_t>(module) >= kLayerMatrices.size()) return nullptr;
     const std::string name =
         "model.layers." + std::to_string(layer) + "." + kLayerMatrices[static_cast<size_t>(module)] + ".bias";
     const TensorInfo* info = file.index.find(name);

@@ -34,8 +34,8 @@ constexpr int64_t kPatienceNs = 20'000'000'000;
 AssistShape bench_shape(int32_t rank) {
   return {.layers = kLayers,
           .rank_max = rank,
-          .ins = {kHidden, kHidden, kHidden, kHidden, kHidden, kHidden, kFfn},
-          .outs = {kHidden, kKv, kKv, kHidden, kFfn, kFfn, kHidden}};
+          .ins = {kHidden, kHidden, kHidden, kHidden, kHidden, kHidden, kFfn, kHidden},
+          .outs = {kHidden, kKv, kKv, kHidden, kFfn, kFfn, kHidden, kKv}};
 }
 
 struct Format {

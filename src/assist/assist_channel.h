@@ -29,7 +29,7 @@ namespace loralei {
 
 inline constexpr uint32_t kAssistMagic = 0x5453534c;  // "LSST"
 // Raised with every change of the header, the control messages or the factor table.
-inline constexpr uint32_t kAssistVersion = 1;
+inline constexpr uint32_t kAssistVersion = 2;
 inline constexpr int32_t kAssistRowsMax = 1 << 16;
 
 enum class AssistAnswer : uint32_t { kNone = 0, kDone, kRefused };

@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::unique_ptr<std::byte[]> owned(new std::byte[bytes]());
   const std::byte* const memory = owned.get();
   const AssistShape shape{
-      .layers = 1, .rank_max = 16, .ins = {64, 64, 64, 32, 64, 64, 96}, .outs = {64, 32, 32, 64, 96, 96, 64}};
+      .layers = 1, .rank_max = 16, .ins = {64, 64, 64, 32, 64, 64, 96, 64}, .outs = {64, 32, 32, 64, 96, 96, 64, 8}};
   const std::span<const std::byte> table(reinterpret_cast<const std::byte*>(data) + sizeof bytes, size - sizeof bytes);
   const auto places = read_factor_table(table, bytes, shape);
   if (!places.ok()) {

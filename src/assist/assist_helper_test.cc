@@ -118,7 +118,7 @@ TEST(AssistHelper, RefusesAChannelThatIsNotItsOwnVersionOrNotWhole) {
     return message.text;
   };
   EXPECT_EQ(refusal([](AssistHeader& header) { header.version = kAssistVersion + 1; }),
-            "the server's channel has version 2, this program's 1; start the server again, with one program for both");
+            "the server's channel has version 3, this program's 2; start the server again, with one program for both");
   EXPECT_NE(refusal([](AssistHeader& header) { header.magic = 1; }).find("none of a server's"), std::string::npos);
   EXPECT_NE(refusal([](AssistHeader& header) { ++header.rows_max; }).find("bytes instead of"), std::string::npos);
   EXPECT_NE(refusal([](AssistHeader& header) { header.shape.outs[2] = -1; }).find("outputs"), std::string::npos);

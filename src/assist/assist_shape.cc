@@ -20,6 +20,7 @@ Status check_assist_shape(const AssistShape& shape) {
                             std::to_string(kMaxLoraRank) + ", not for " + std::to_string(shape.layers) +
                             " layers and rank " + std::to_string(shape.rank_max));
   for (size_t module = 0; module < kLayerModules; ++module) {
+    if (!is_assist_mask(uint32_t{1} << module)) continue;
     if (!is_in(shape.ins[module], kWidthMax) || !is_in(shape.outs[module], kWidthMax))
       return invalid_argument("a module of " + std::to_string(shape.ins[module]) + " inputs and " +
                               std::to_string(shape.outs[module]) + " outputs is none that helpers can compute");

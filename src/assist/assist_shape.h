@@ -28,7 +28,7 @@ constexpr bool is_assist_mask(uint32_t modules) {
 struct AssistShape {
   int32_t layers = 0;
   int32_t rank_max = 0;
-  std::array<int32_t, kLayerModules> ins{}, outs{};  // of a layer's modules
+  std::array<int32_t, kLayerModules> ins{}, outs{};  // of a layer's modules; of those in no group nothing is read
 
   int32_t in(Module module) const { return ins[static_cast<size_t>(module)]; }
   int32_t out(Module module) const { return outs[static_cast<size_t>(module)]; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an MLP puts its gate through.
+// What gates are put through: those of an MLP by one of the first two, those of attention
+// by the last.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@ namespace loralei {
 enum class Activation : uint8_t {
   kSilu,      // x / (1 + exp(-x))
   kGeluTanh,  // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+  kSigmoid,   // 1 / (1 + exp(-x))
 };
 
 }  // namespace loralei

@@ -325,7 +325,8 @@ Status bench_kv_codec(const BenchOptions& options, LogSink& log, BenchReport& re
     return invalid_argument("bench kv-codec makes its blocks for a --shape; leave out the model.");
   TRY_ASSIGN(const ModelConfig config, bench_shape(options.shape));
   CodecRun run;
-  run.shape = {.layers = config.layers, .kv_heads = config.kv_heads, .head_dim = config.head_dim, .dtype = DType::kF16};
+  run.shape = {
+      .layers = kv_layers(config), .kv_heads = config.kv_heads, .head_dim = config.head_dim, .dtype = DType::kF16};
   std::vector<int> threads = {1};
   const int most = options.host.threads > 0 ? options.host.threads : usable_cpus();
   if (most > 1) threads.push_back(most);

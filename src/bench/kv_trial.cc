@@ -101,13 +101,14 @@ Result<std::vector<KvTextPiece>> cut_kv_pieces(std::span<const KvDocument> docum
 
 KvGridShape KvTrial::shape() const {
   const ModelConfig& config = host_.file().config;
-  return {.layers = config.layers, .kv_heads = config.kv_heads, .head_dim = config.head_dim, .dtype = host_.kv_dtype()};
+  return {
+      .layers = kv_layers(config), .kv_heads = config.kv_heads, .head_dim = config.head_dim, .dtype = host_.kv_dtype()};
 }
 
 // With a level of streams where there is an adapter that may borrow.
 KvShape KvTrial::cache_shape() const {
   const ModelConfig& config = host_.file().config;
-  KvShape shape{config.layers, config.kv_heads, config.head_dim, host_.kv_dtype()};
+  KvShape shape{kv_layers(config), config.kv_heads, config.head_dim, host_.kv_dtype()};
   if (identities_.size() > 1) shape.streams = {.dim = config.hidden, .levels = 1, .layers = {1}};
   return shape;
 }

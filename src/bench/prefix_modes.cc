@@ -77,7 +77,7 @@ Result<PrefixBench> open_prefix_bench(const BenchOptions& options, int adapters,
   TRY_ASSIGN(const auto host, EngineHost::start(once, log, progress_lines(log, "loading")));
   const ModelConfig& config = host->file().config;
   bench.vocab = config.vocab;
-  bench.run.block_bytes = kv_block_bytes({config.layers, config.kv_heads, config.head_dim, host->kv_dtype()});
+  bench.run.block_bytes = kv_block_bytes({kv_layers(config), config.kv_heads, config.head_dim, host->kv_dtype()});
   return bench;
 }
 

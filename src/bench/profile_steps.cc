@@ -165,8 +165,9 @@ AssistCost measure_assist(const Rig& rig) {
                   .hidden = hidden};
   for (int index = 0; index < kLayerModules; ++index) {
     const auto module = static_cast<Module>(index);
+    if (module_out(config, 0, module) == 0) continue;
     cost.row_seconds_per_rank +=
-        rates.row_s({.rank = kUsualRank, .in = module_in(config, module), .out = module_out(config, module)}) /
+        rates.row_s({.rank = kUsualRank, .in = module_in(config, 0, module), .out = module_out(config, 0, module)}) /
         kUsualRank;
   }
   for (const int32_t rank : AssistRates::kRanks) cost.points.push_back({rank, rates.rows_per_s(hidden, rank)});

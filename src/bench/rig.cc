@@ -104,8 +104,8 @@ Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Ri
   if (!rig.device_rates) rig.probe_pool = std::make_unique<ThreadPool>(rig.threads);
   count_weights(rig.host->file(), rig);
   rig.kv_bytes_token =
-      2.0 * config.layers * config.kv_heads * config.head_dim * dtype_info(rig.host->kv_dtype()).block_bytes;
-  rig.attention_width = static_cast<double>(config.layers) * config.heads * config.head_dim;
+      2.0 * kv_layers(config) * config.kv_heads * config.head_dim * dtype_info(rig.host->kv_dtype()).block_bytes;
+  rig.attention_width = static_cast<double>(kv_layers(config)) * config.heads * config.head_dim;
   return measure_ceilings(rig);
 }
 

@@ -445,7 +445,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   const ModelLimits& limits = parts.executor->limits();
   if (options.max_sequences < 1 || options.max_queued < 1)
     return invalid_argument("max-num-seqs and max-queued must be at least 1");
-  const KvShape shape{.layers = config.layers,
+  const KvShape shape{.layers = kv_layers(config),
                       .kv_heads = config.kv_heads,
                       .head_dim = config.head_dim,
                       .dtype = kv_dtype(options, config),

@@ -106,13 +106,13 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.scratch = scratch_bytes_of_ranks(options, config, ops, fixed.limits, threads);
   fixed.outputs = StepOutputs::bytes(fixed.limits, config.hidden, config.vocab);
   if (options.engine.kv_sharing != KvSharing::kExact && !options.device) {
-    const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
+    const KvShape shape{kv_layers(config), config.kv_heads, config.head_dim, fixed.kv_dtype};
     fixed.outputs += KvCoder::scratch_bytes(kv_grid_shape(shape), options.engine.kv_delta, threads);
     if (options.engine.kv_sharing == KvSharing::kBorrow)  // at most: who may borrow is known with the weights
       fixed.outputs += KvStreamShape{.dim = config.hidden, .levels = KvStreamShape::kLevelsMost}.block_bytes();
   }
   if (!options.engine.kv_dir.empty() && !options.device) {
-    const KvShape shape{config.layers, config.kv_heads, config.head_dim, fixed.kv_dtype};
+    const KvShape shape{kv_layers(config), config.kv_heads, config.head_dim, fixed.kv_dtype};
     const auto disk = KvDisk::memory_bytes(kv_disk_sizes(options.engine, shape));
     fixed.outputs += disk.ok() ? *disk : 0;  // else start_engine says why
   }
@@ -120,8 +120,12 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.requests = request_reserve(options, budget);
   fixed.tables = kv_tables_of(options, config, fixed.limits);
   fixed.state = state_bytes(state_floats(config));
-  fixed.kv_block = kv_block_bytes(
-      {config.layers, config_of_cache(options, config).kv_heads, config.head_dim, fixed.kv_dtype, {}, fixed.tables});
+  fixed.kv_block = kv_block_bytes({kv_layers(config),
+                                   config_of_cache(options, config).kv_heads,
+                                   config.head_dim,
+                                   fixed.kv_dtype,
+                                   {},
+                                   fixed.tables});
   return fixed;
 }
 
@@ -401,7 +405,7 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
                      format_bytes(budget) + "; raise --memory-budget or lower --max-num-batched-tokens.");
   }
   parts.scratch = std::move(*scratch);
-  const int64_t kv_block = kv_block_bytes({config.layers, config_of_cache(parts.options, config).kv_heads,
+  const int64_t kv_block = kv_block_bytes({kv_layers(config), config_of_cache(parts.options, config).kv_heads,
                                            config.head_dim, fixed.kv_dtype, parts.streams, fixed.tables});
   MemoryRequest request = memory_request(engine.options, config, kv_block, fixed.tables, fixed.state);
   request.left_bytes = budget - parts.ledger->used_bytes() - fixed.outputs;

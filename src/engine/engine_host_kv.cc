@@ -17,7 +17,7 @@ namespace loralei {
 namespace {
 
 KvGridShape grid_shape_of(const ModelConfig& config, DType dtype) {
-  return kv_grid_shape({config.layers, config.kv_heads, config.head_dim, dtype});
+  return kv_grid_shape({kv_layers(config), config.kv_heads, config.head_dim, dtype});
 }
 
 }  // namespace

@@ -215,9 +215,9 @@ Status compute_rank(const EngineHostOptions& options, const LoadProgress& progre
   const auto scratch = ledger.try_grant(MemoryUse::kScratch, scratch_bytes);
   if (!scratch) return too_large("Activations need " + format_bytes(scratch_bytes) + "; raise --memory-budget.");
   TRY_ASSIGN(const std::unique_ptr<Model> model, Model::create(config, *weights, *ops, pool, set_up.limits, &group));
-  TRY_ASSIGN(
-      const std::unique_ptr<BlockPool> kv,
-      BlockPool::create({config.layers, config.kv_heads, config.head_dim, set_up.kv_dtype}, set_up.kv_blocks, ledger));
+  TRY_ASSIGN(const std::unique_ptr<BlockPool> kv,
+             BlockPool::create({kv_layers(config), config.kv_heads, config.head_dim, set_up.kv_dtype}, set_up.kv_blocks,
+                               ledger));
   RankWorker worker(group, link, *model, set_up.limits, ledger, kv->view());
   return worker.run();
 }

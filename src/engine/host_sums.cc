@@ -16,7 +16,7 @@ OpLimits limits_of(const ModelConfig& config, int32_t rank_max, int threads) {
   OpLimits limits;
   limits.rows_max = kRowsHere;
   for (int index = 0; index < kLayerModules; ++index)
-    limits.in_max = std::max(limits.in_max, module_in(config, static_cast<Module>(index)));
+    limits.in_max = std::max(limits.in_max, module_in(config, 0, static_cast<Module>(index)));
   limits.heads = config.heads;
   limits.kv_heads = config.kv_heads;
   limits.head_dim = config.head_dim;

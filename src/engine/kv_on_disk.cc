@@ -74,6 +74,14 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
     add(experts.normed);
     add_all(experts.dense);
   }
+  if (config.attention_gate) add_named("attention_gate", config.attention_gate);
+  if (const LinearConfig& linear = config.linear; has_linear(config)) {
+    add_all(std::string_view("linear"));
+    add_all(linear.layers);
+    for (const int number : {linear.k_heads, linear.v_heads, linear.key_dim, linear.value_dim, linear.kernel})
+      add(number);
+    add(linear.tiled);
+  }
   return sum.finish();
 }
 

@@ -19,6 +19,10 @@ ModelConfig model() {
   return config;
 }
 
+LinearConfig linear_config() {
+  return {.layers = {1, 0}, .k_heads = 2, .v_heads = 4, .key_dim = 8, .value_dim = 8, .kernel = 4};
+}
+
 Digest format_of(const ModelConfig& config) { return kv_disk_format("weights", {}, config, {}, 128); }
 
 TEST(KvOnDisk, EveryNumberThatChangesKeysOrValuesIsInTheFormat) {
@@ -38,6 +42,20 @@ TEST(KvOnDisk, EveryNumberThatChangesKeysOrValuesIsInTheFormat) {
       [](ModelConfig& config) { config.experts = {.count = 8, .used = 2, .width = 24, .normed = true}; },
       [](ModelConfig& config) {
         config.experts = {.count = 8, .used = 2, .width = 24, .dense = {0, 1}};
+      },
+      [](ModelConfig& config) { config.attention_gate = true; },
+      [](ModelConfig& config) { config.linear = linear_config(); },
+      [](ModelConfig& config) {
+        config.linear = linear_config();
+        config.linear.layers = {0, 1};
+      },
+      [](ModelConfig& config) {
+        config.linear = linear_config();
+        config.linear.v_heads = 2;
+      },
+      [](ModelConfig& config) {
+        config.linear = linear_config();
+        config.linear.kernel = 3;
       },
       [](ModelConfig& config) { config.rope_theta = 1e6; },
       [](ModelConfig& config) { config.sliding_rope = LayerRope{.theta = 500}; },

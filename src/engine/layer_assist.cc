@@ -22,12 +22,13 @@ uint32_t modules_of(const Adapter& adapter, const LayerInput& input) {
   return mask;
 }
 
+// Of models whose layers are alike.
 AssistShape shape_of(const ModelConfig& config, int32_t rank_max) {
   AssistShape shape{.layers = config.layers, .rank_max = rank_max};
   for (int index = 0; index < kLayerModules; ++index) {
     const auto module = static_cast<Module>(index);
-    shape.ins[static_cast<size_t>(index)] = module_in(config, module);
-    shape.outs[static_cast<size_t>(index)] = module_out(config, module);
+    shape.ins[static_cast<size_t>(index)] = module_in(config, 0, module);
+    shape.outs[static_cast<size_t>(index)] = module_out(config, 0, module);
   }
   return shape;
 }

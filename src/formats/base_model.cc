@@ -12,6 +12,7 @@
 #include "formats/gguf_model.h"
 #include "formats/gguf_parts.h"
 #include "formats/hf_config.h"
+#include "formats/linear_families.h"
 #include "formats/model_tensors.h"
 #include "formats/safetensors.h"
 #include "formats/stored_tensors.h"
@@ -94,6 +95,7 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
     // As transformers: a head that is in the file is used.
     model.config.tied_head = weights.index.find("lm_head.weight") == nullptr;
   }
+  if (has_linear(model.config)) drop_draft_tensors(weights.index, weights.foreign, model.notes);
   TRY_ASSIGN(const int joined,
              join_stored_tensors(files, parsed.quant, expected_tensors(model.config), weights, model.notes, path));
   model.index = std::move(weights.index);
@@ -108,10 +110,11 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
   if (family->fused) TRY(split_fused_tensors(model.config, model.index, path));
   TRY(split_experts(model.config, model.index, path));
   TRY(check_tensors(model.config, weights.foreign, model.index, model.notes, path));
-  if (const TensorInfo* weight = model.index.find("model.layers.0.self_attn.q_proj.weight"))
-    model.config.dtype = weight->dtype;
+  const std::string first = std::string("model.layers.0.") + layer_matrix(model.config, 0, 0) + ".weight";
+  if (const TensorInfo* weight = model.index.find(first)) model.config.dtype = weight->dtype;
   for (TensorInfo& tensor : model.index.tensors) {
-    if (model.config.norm_plus_one && tensor.shape.size() == 1 && tensor.name.ends_with("norm.weight")) tensor.plus = 1;
+    const bool norm = tensor.shape.size() == 1 && tensor.name.ends_with("norm.weight");
+    if (model.config.norm_plus_one && norm && !tensor.name.ends_with(".linear_attn.norm.weight")) tensor.plus = 1;
   }
   return model;
 }
@@ -174,6 +177,7 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
   model.permuted_qk = family->gguf_permutes_qk || family->interleaved_qk;
   model.index.files = file.index.files;
   model.index.stamps = file.index.stamps;
+  int drafts = 0;  // tensors of layers that guess tokens ahead
   for (const TensorInfo& tensor : file.index.tensors) {
     if (tensor.name == "rope_freqs.weight") {
       TRY(read_freq_factors(files, tensor, model));
@@ -184,15 +188,23 @@ Result<BaseModelFile> open_gguf(const FileSystem& files, const std::string& path
       continue;
     }
     if (tensor.name.ends_with(".attn_rot_embd")) continue;  // computed; written by very old converters
+    if (is_gguf_draft(file, model.config, tensor.name)) {
+      ++drafts;
+      continue;
+    }
     const std::string name = canonical_name(tensor.name, model.config);
     if (name.empty())
       return unsupported(path + ": holds tensor \"" + tensor.name +
                          "\", which is not known in a model of architecture " + model.config.architecture);
     TensorInfo renamed = tensor;
     renamed.name = name;
+    if (renamed.shape.size() == 2 && name.ends_with(".linear_attn.conv1d.weight"))
+      renamed.shape.insert(renamed.shape.begin() + 1, 1);
     model.index.by_name.emplace(name, model.index.tensors.size());
     model.index.tensors.push_back(std::move(renamed));
   }
+  if (drafts > 0)
+    model.notes.push_back("Ignored " + std::to_string(drafts) + " tensors of layers that guess tokens ahead.");
   TRY(check_model_config(model.config, path));  // once more, with what tensors say
   if (family->fused) TRY(split_fused_tensors(model.config, model.index, path));
   TRY(split_experts(model.config, model.index, path));

@@ -8,6 +8,7 @@
 #include "formats/expert_families.h"
 #include "formats/family_gemma.h"
 #include "formats/gguf_windows.h"
+#include "formats/linear_families.h"
 #include "formats/words.h"
 
 namespace loralei {
@@ -128,6 +129,14 @@ Status starcoder2_gguf(const GgufFile& file, ModelConfig& config) {
 constexpr std::array<std::string_view, kFamilyKeysMax> kImageKeys = {"vision_config",       "image_token_id",
                                                                      "video_token_id",      "vision_start_token_id",
                                                                      "vision_end_token_id", "vision_token_id"};
+
+// Of layers of gated linear attention, of those that guess tokens ahead and are left out,
+// and of the states' numbers, which are f32 here whatever is said.
+constexpr std::array<std::string_view, kFamilyKeysMax> kLinearKeys = {
+    "linear_num_key_heads",  "linear_num_value_heads",       "linear_key_head_dim",
+    "linear_value_head_dim", "linear_conv_kernel_dim",       "full_attention_interval",
+    "attn_output_gate",      "partial_rotary_factor",        "mamba_ssm_dtype",
+    "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers"};
 
 // Of two with the same GGUF architecture the first is that of such files.
 constexpr Family kFamilies[] = {
@@ -279,6 +288,19 @@ constexpr Family kFamilies[] = {
      .gguf_name = "qwen3moe",
      .read_gguf = qwen3_moe_gguf,
      .gguf_keys = {"expert_count", "expert_used_count"}},
+    {.class_name = "Qwen3_5ForCausalLM",
+     .name = "qwen3_5_text",
+     .max_position = 32768,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .attention_bias = true,
+     .qk_norm = true,
+     .rotary_factor = 0.25,
+     .linear = true,
+     .read_config = qwen3_5_config,
+     .config_keys = kLinearKeys,
+     .gguf_name = "qwen35",
+     .read_gguf = qwen3_5_gguf},
     {.class_name = "Phi3ForCausalLM",
      .name = "phi3",
      .max_position = 4096,
@@ -375,6 +397,12 @@ constexpr Family kFamilies[] = {
      .text_type = "qwen3_vl_text",
      .config_keys = kImageKeys,
      .gguf_name = "qwen3vl"},
+    {.class_name = "Qwen3_5ForConditionalGeneration",
+     .name = "qwen3_5",
+     .text_type = "qwen3_5_text",
+     .text_family = "qwen3_5_text",
+     .config_keys = kImageKeys,
+     .gguf_name = "qwen35"},
 };
 
 template <typename Test>

@@ -21,7 +21,7 @@ namespace loralei {
 
 inline constexpr int64_t kMaxDim = int64_t{1} << 24;
 inline constexpr int64_t kMaxPosition = int64_t{1} << 30;
-inline constexpr size_t kFamilyKeysMax = 12;
+inline constexpr size_t kFamilyKeysMax = 24;
 
 struct Family {
   const char* class_name = "";  // in config.json; defaults of absent keys are those of this class of transformers
@@ -59,6 +59,10 @@ struct Family {
   // its "text_config" is, and the family of that; empty: the entry itself.
   std::string_view text_type = "";
   std::string_view text_family = "";
+  // Layers of gated linear attention stand between others, as "layer_types" says
+  // (linear_families.h). Files say how positions of images turn heads, which of text
+  // alone is the usual way.
+  bool linear = false;
   // Pairs of numbers that are turned together lie side by side in q and k of every file.
   bool interleaved_qk = false;
   // "qkv_proj" and "gate_up_proj" hold the rows of several matrices, one after another.

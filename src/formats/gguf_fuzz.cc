@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "formats/gguf.h"
 #include "formats/gguf_model.h"
+#include "formats/linear_families.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
@@ -23,6 +24,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   std::vector<std::string> notes;
   const auto config = loralei::gguf_model_config(file, notes);
+  for (size_t i = 0; i < file.index.tensors.size() && config.ok(); ++i) {
+    const std::string& name = file.index.tensors[i].name;
+    if (!loralei::is_gguf_draft(file, *config, name)) (void)loralei::canonical_name(name, *config);
+  }
   const auto vocab = loralei::gguf_vocab(file, notes);
   if (vocab.ok()) {
     const auto count = static_cast<int32_t>(vocab->tokens.size());

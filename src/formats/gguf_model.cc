@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "formats/family.h"
 #include "formats/hf_config.h"
+#include "formats/linear_families.h"
 #include "formats/words.h"
 
 namespace loralei {
@@ -366,6 +367,7 @@ Result<GgufVocab> gguf_vocab(const GgufFile& file, std::vector<std::string>& not
 }
 
 std::string canonical_name(std::string_view gguf_name, const ModelConfig& config) {
+  if (std::string linear = linear_name(gguf_name, config); !linear.empty()) return linear;
   const size_t dot = gguf_name.rfind('.');
   if (dot == std::string_view::npos) return "";
   const std::string_view kind = gguf_name.substr(dot);
@@ -387,6 +389,8 @@ std::string canonical_name(std::string_view gguf_name, const ModelConfig& config
   for (const Name& name : kLayerNames) {
     if (module == name.gguf) return "model.layers." + std::to_string(layer) + "." + name.ours + std::string(kind);
   }
+  // What stands behind a block in others stands before the next one here.
+  if (config.attention_gate && module == "post_attention_norm") module = "ffn_norm";
   for (size_t norm = 0; norm < kLayerNorms; ++norm) {
     if (module != kNormNames[norm] || config.norm_names[norm].empty()) continue;
     return "model.layers." + std::to_string(layer) + "." + std::string(config.norm_names[norm]) + std::string(kind);

@@ -9,6 +9,7 @@
 #include "formats/hf_keys.h"
 #include "formats/hf_rope.h"
 #include "formats/json_util.h"
+#include "formats/linear_families.h"
 #include "formats/words.h"
 #include "formats/wrapped_model.h"
 
@@ -55,6 +56,7 @@ Result<int64_t> window_period(const Json& root, const Family& family, const std:
 
 Status read_windows(const Json& root, const Family& family, ModelConfig& config, const std::string& path) {
   config.sliding.assign(static_cast<size_t>(config.layers), 0);
+  if (family.linear) return {};
   TRY_ASSIGN(const auto stated, json_int(root, "sliding_window", 1, kMaxPosition, path));
   TRY_ASSIGN(const auto use, json_bool(root, "use_sliding_window", path));
   TRY_ASSIGN(const auto from_layer, json_int(root, "max_window_layers", 0, kMaxLayers, path));
@@ -240,6 +242,7 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
       return corrupt(path + ": a cap of scores or logits must lie between 1e-3 and 1e6, but one is " +
                      std::to_string(cap));
   }
+  TRY(check_linear(config, path));
   CHECK(config.sliding.size() == static_cast<size_t>(config.layers));
   CHECK(config.unturned.empty() || config.unturned.size() == static_cast<size_t>(config.layers));
   return {};

@@ -19,7 +19,7 @@ Result<double> need_factor(const Json& rope, const std::string& path) {
 Status check_rope_keys(const Json& rope, RopeScalingKind kind, const Family& family, const std::string& path) {
   const auto knows = [&](const std::string& key) {
     // Which pairs follow the rows and columns of an image: in text all are the same.
-    if (is_wrapper(family) && key.starts_with("mrope_")) return true;
+    if ((is_wrapper(family) || family.linear) && key.starts_with("mrope_")) return true;
     if (key == "type" || key == "rope_type" || key == "rope_theta") return true;
     if (key == "original_max_position_embeddings") return true;
     if (key == "partial_rotary_factor") return true;  // checked by the caller

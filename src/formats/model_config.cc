@@ -20,9 +20,23 @@ std::string expert_module(int layer, int expert, int part) {
          kExpertMatrices[part];
 }
 
+bool has_linear(const ModelConfig& config) { return !config.linear.layers.empty(); }
+
+bool is_linear(const ModelConfig& config, int layer) {
+  return has_linear(config) && config.linear.layers[static_cast<size_t>(layer)] != 0;
+}
+
+int kv_layers(const ModelConfig& config) {
+  const auto linear = std::count(config.linear.layers.begin(), config.linear.layers.end(), 1);
+  return config.layers - static_cast<int>(linear);
+}
+
 const char* layer_matrix(const ModelConfig& config, int layer, size_t module) {
-  if (!config.gated && module == kLayerMatrices.size() - kSharedExpertMatrices.size()) return nullptr;
   constexpr size_t kFirst = kLayerMatrices.size() - kSharedExpertMatrices.size();
+  const bool linear = is_linear(config, layer);
+  if (module >= kLayerMatrices.size()) return linear ? kDecayMatrix : nullptr;
+  if (linear && module < kLinearMatrices.size()) return kLinearMatrices[module];
+  if (!config.gated && module == kFirst) return nullptr;
   if (module < kFirst || !has_experts(config, layer)) return kLayerMatrices[module];
   return config.experts.shared_width > 0 ? kSharedExpertMatrices[module - kFirst] : nullptr;
 }
@@ -47,6 +61,10 @@ int64_t positions_reached(const ModelConfig& config) {
 
 bool has_norm(const ModelConfig& config, LayerNorm norm) {
   return !config.norm_names[static_cast<size_t>(norm)].empty();
+}
+
+bool has_norm(const ModelConfig& config, LayerNorm norm, int layer) {
+  return has_norm(config, norm) && !(is_linear(config, layer) && (norm == LayerNorm::kQ || norm == LayerNorm::kK));
 }
 
 void use_qk_norms(ModelConfig& config) {

@@ -21,6 +21,7 @@
 #include "base/ids.h"
 #include "base/layer_norm.h"
 #include "formats/expert_config.h"
+#include "formats/linear_config.h"
 #include "tensor/dtype.h"
 
 namespace loralei {
@@ -83,6 +84,10 @@ struct ModelConfig {
   // stream; scores of attention (0: head_dim^-1/2). And what logits are divided by.
   double embed_scale = 1, residual_scale = 1, attention_scale = 0, logits_divisor = 1;
   ExpertConfig experts;  // none: count is 0
+  LinearConfig linear;   // none: layers is empty
+  // q_proj gives each head a gate beside its query, [heads][query, gate]; what attention
+  // answers is multiplied with the gate's sigmoid.
+  bool attention_gate = false;
   std::vector<TokenId> eos;
   DType dtype = DType::kBF16;  // the dtype most weights have, for display and the KV default
 };
@@ -97,7 +102,17 @@ inline constexpr std::array<const char*, 7> kLayerMatrices = {
 inline constexpr std::array<const char*, 3> kSharedExpertMatrices = {
     "mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"};
 bool has_experts(const ModelConfig& config, int layer);
-// The name of a layer's matrix; null: the layer has none.
+
+// The same in a layer of gated linear attention: what it has in the places of the first
+// four, and one more.
+inline constexpr std::array<const char*, 4> kLinearMatrices = {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z",
+                                                               "linear_attn.in_proj_b", "linear_attn.out_proj"};
+inline constexpr const char* kDecayMatrix = "linear_attn.in_proj_a";
+bool is_linear(const ModelConfig& config, int layer);
+bool has_linear(const ModelConfig& config);
+// How many layers keep K and V: in a cache a layer's place is that among these.
+int kv_layers(const ModelConfig& config);
+// Of its place in `Module`: the name of a layer's matrix; null: the layer has none.
 const char* layer_matrix(const ModelConfig& config, int layer, size_t module);
 
 // The three matrices of an expert, in the order of their use.
@@ -120,6 +135,8 @@ bool has_norm(const ModelConfig& config, LayerNorm norm);
 void use_qk_norms(ModelConfig& config);      // of each head
 void use_olmo2_norms(ModelConfig& config);   // behind blocks, and of all queries and keys of a row
 void use_gemma2_norms(ModelConfig& config);  // before and behind each block
+// Linear layers have no queries and keys that could be normed by themselves.
+bool has_norm(const ModelConfig& config, LayerNorm norm, int layer);
 // The numbers of its weight; 0: there is none.
 int norm_width(const ModelConfig& config, LayerNorm norm);
 // How many numbers of each head are turned.

@@ -29,28 +29,53 @@ void add_experts(const ModelConfig& config, int layer, std::vector<ExpectedTenso
   }
 }
 
-void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>& list) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+void add_linear(const ModelConfig& config, int layer, std::vector<ExpectedTensor>& list) {
+  const LinearConfig& linear = config.linear;
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".linear_attn.";
+  list.push_back({prefix + "in_proj_qkv.weight", {linear.channels(), config.hidden}});
+  list.push_back({prefix + "in_proj_z.weight", {linear.value_width(), config.hidden}});
+  list.push_back({prefix + "in_proj_b.weight", {linear.v_heads, config.hidden}});
+  list.push_back({prefix + "in_proj_a.weight", {linear.v_heads, config.hidden}});
+  list.push_back({prefix + "out_proj.weight", {config.hidden, linear.value_width()}});
+  list.push_back({prefix + "conv1d.weight", {linear.channels(), 1, linear.kernel}});
+  list.push_back({prefix + "A_log", {linear.v_heads}});
+  list.push_back({prefix + "dt_bias", {linear.v_heads}});
+  list.push_back({prefix + "norm.weight", {linear.value_dim}});
+}
+
+void add_attention(const ModelConfig& config, int layer, std::vector<ExpectedTensor>& list) {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".self_attn.";
   const int64_t hidden = config.hidden, q = int64_t{config.heads} * config.head_dim,
                 kv = int64_t{config.kv_heads} * config.head_dim;
   const auto linear = [&](const char* name, int64_t out, int64_t in, bool bias) {
     list.push_back({prefix + name + ".weight", {out, in}});
     if (bias) list.push_back({prefix + name + ".bias", {out}});
   };
-  linear("self_attn.q_proj", q, hidden, config.qkv_bias);
-  linear("self_attn.k_proj", kv, hidden, config.qkv_bias);
-  linear("self_attn.v_proj", kv, hidden, config.qkv_bias);
-  linear("self_attn.o_proj", hidden, q, config.o_bias);
+  linear("q_proj", config.attention_gate ? 2 * q : q, hidden, config.qkv_bias);
+  linear("k_proj", kv, hidden, config.qkv_bias);
+  linear("v_proj", kv, hidden, config.qkv_bias);
+  linear("o_proj", hidden, q, config.o_bias);
+}
+
+void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>& list) {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  if (is_linear(config, layer)) {
+    add_linear(config, layer, list);
+  } else {
+    add_attention(config, layer, list);
+  }
   for (const size_t module : {4, 5, 6}) {
     const char* const name = layer_matrix(config, layer, module);
     if (name == nullptr) continue;
     const bool down = module == 6;
-    linear(name, down ? hidden : config.ffn, down ? config.ffn : hidden, config.mlp_bias);
+    const int64_t out = down ? config.hidden : config.ffn, in = down ? config.ffn : config.hidden;
+    list.push_back({prefix + name + ".weight", {out, in}});
+    if (config.mlp_bias) list.push_back({prefix + name + ".bias", {out}});
   }
   if (has_experts(config, layer)) add_experts(config, layer, list);
   for (size_t norm = 0; norm < kLayerNorms; ++norm) {
+    if (!has_norm(config, static_cast<LayerNorm>(norm), layer)) continue;
     const int width = norm_width(config, static_cast<LayerNorm>(norm));
-    if (width == 0) continue;
     const std::string name = prefix + std::string(config.norm_names[norm]);
     list.push_back({name + ".weight", {width}});
     if (config.centred_norms) list.push_back({name + ".bias", {width}});
@@ -67,6 +92,12 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   if (config.centred_norms) list.push_back({"model.norm.bias", {config.hidden}});
   if (!config.tied_head) list.push_back({"lm_head.weight", {config.vocab, config.hidden}});
   return list;
+}
+
+bool is_held_as_f32(std::string_view name) {
+  constexpr std::string_view kEnds[] = {".mlp.gate.weight", ".mlp.shared_expert_gate.weight",
+                                        ".linear_attn.in_proj_b.weight", ".linear_attn.in_proj_a.weight"};
+  return std::any_of(std::begin(kEnds), std::end(kEnds), [name](std::string_view end) { return name.ends_with(end); });
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -31,6 +32,10 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 // index and become notes. `place` is for messages.
 Status check_tensors(const ModelConfig& config, const std::vector<ForeignTensor>& foreign, TensorIndex& index,
                      std::vector<std::string>& notes, const std::string& place);
+
+// A small matrix of which every bit counts: what scores experts, and what says how much a
+// state keeps and takes up. It is held as f32, as vectors are.
+bool is_held_as_f32(std::string_view name);
 
 // "[2, 3]" for messages.
 std::string shape_text(const std::vector<int64_t>& shape);

@@ -296,11 +296,11 @@ Status Joiner::add_bytes(const Wanted& matrix, const Part& weight) {
 
 Status Joiner::add_matrix(const std::string& name, int64_t rows, int64_t cols) {
   const Wanted matrix{name, rows, cols};
-  if (name.ends_with(".mlp.gate") || name.ends_with(".mlp.shared_expert_gate")) {  // it is held as f32
+  if (is_held_as_f32(name + ".weight")) {
     const Part* plain = find(name + ".weight");
     const bool parts = find(name + ".qweight") != nullptr || find(name + ".weight_packed") != nullptr;
     if (plain != nullptr ? float_of(plain->dtype).has_value() : !parts) return {};
-    return refused(matrix, "scores experts and is quantised, which cannot be read");
+    return refused(matrix, "is one of few rows that much depends on, and quantised, which cannot be read");
   }
   const bool columns = quant_.method == QuantMethod::kGptq || quant_.method == QuantMethod::kAwq;
   if (columns && find(name + ".qweight") != nullptr) return add_by_columns(matrix);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/layer_program.h"
 
+#include <cmath>
+
 namespace loralei {
 namespace {
 
-static_assert(kLayerMatrices.size() == kLayerModules);
+static_assert(kLayerMatrices.size() + 1 == kLayerModules);
 
 Result<TensorSlot> need_matrix(const WeightStore& weights, const std::string& name) {
   const TensorSlot slot = weights.find(name);
@@ -19,10 +21,10 @@ Result<const float*> need_vector(const WeightStore& weights, const std::string& 
 }
 
 // Stores hold whole biases.
-const float* bias_of_rank(const ModelConfig& config, Module module, const float* bias, const Shard& shard) {
+const float* bias_of_rank(const ModelConfig& config, int layer, Module module, const float* bias, const Shard& shard) {
   if (bias == nullptr) return nullptr;
   if (module == Module::kO || module == Module::kDown) return shard.rank == 0 ? bias : nullptr;
-  return bias + int64_t{module_out(config, module)} * shard.rank;
+  return bias + int64_t{module_out(config, layer, module)} * shard.rank;
 }
 
 // The experts of a layer that has some.
@@ -43,15 +45,41 @@ Status add_experts(const ModelConfig& config, const WeightStore& weights, int in
   return {};
 }
 
+// What a layer of gated linear attention has beside its matrices.
+Status add_linear(const ModelConfig& config, const WeightStore& weights, int index, LayerWeights& layer) {
+  if (!is_linear(config, index)) return {};
+  const std::string prefix = "model.layers." + std::to_string(index) + ".linear_attn.";
+  LinearWeights& linear = layer.linear;
+  TRY_ASSIGN(linear.beta, need_vector(weights, prefix + "in_proj_b.weight"));
+  TRY_ASSIGN(linear.decay, need_vector(weights, prefix + "in_proj_a.weight"));
+  TRY_ASSIGN(linear.conv, need_vector(weights, prefix + "conv1d.weight"));
+  TRY_ASSIGN(linear.dt_bias, need_vector(weights, prefix + "dt_bias"));
+  TRY_ASSIGN(linear.norm, need_vector(weights, prefix + "norm.weight"));
+  TRY_ASSIGN(const float* const stored, need_vector(weights, prefix + "A_log"));
+  for (int head = 0; head < config.linear.v_heads; ++head) {
+    const float value = stored[head];
+    if (config.linear.negative_decay && !(value < 0))
+      return corrupt("The rates at which layer " + std::to_string(index) + " forgets must all be below 0, but one is " +
+                     std::to_string(value) + "; the file is damaged.");
+    linear.a_log.push_back(config.linear.negative_decay ? std::log(-value) : value);
+  }
+  return {};
+}
+
 }  // namespace
 
-int module_out(const ModelConfig& config, Module module) {
+int module_out(const ModelConfig& config, int layer, Module module) {
+  const bool linear = layer >= 0 && is_linear(config, layer);
   switch (module) {
     case Module::kQ:
-      return config.heads * config.head_dim;
+      if (linear) return config.linear.channels();
+      return config.heads * config.head_dim * (config.attention_gate ? 2 : 1);
     case Module::kK:
+      return linear ? config.linear.value_width() : config.kv_heads * config.head_dim;
     case Module::kV:
-      return config.kv_heads * config.head_dim;
+      return linear ? config.linear.v_heads : config.kv_heads * config.head_dim;
+    case Module::kDecay:
+      return linear ? config.linear.v_heads : 0;
     case Module::kO:
     case Module::kDown:
     case Module::kEmbed:
@@ -65,10 +93,10 @@ int module_out(const ModelConfig& config, Module module) {
   return 0;
 }
 
-int module_in(const ModelConfig& config, Module module) {
+int module_in(const ModelConfig& config, int layer, Module module) {
   switch (module) {
     case Module::kO:
-      return config.heads * config.head_dim;
+      return is_linear(config, layer) ? config.linear.value_width() : config.heads * config.head_dim;
     case Module::kDown:
       return config.ffn;
     case Module::kEmbed:
@@ -80,8 +108,8 @@ int module_in(const ModelConfig& config, Module module) {
 
 const float* base_bias(const WeightStore& weights, int layer, Module module) {
   const auto index = static_cast<size_t>(module);
-  // A shared expert has no biases, so this name does.
-  if (index >= kLayerModules) return nullptr;
+  // A shared expert and linear attention have no biases, so this name does.
+  if (index >= kLayerMatrices.size()) return nullptr;
   return weights.vector("model.layers." + std::to_string(layer) + "." + kLayerMatrices[index] + ".bias");
 }
 
@@ -95,14 +123,17 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
       layer.matrix[module] = kNoTensor;
       layer.bias[module] = nullptr;
       const char* const name = layer_matrix(config, index, module);
-      if (name == nullptr) continue;
+      const auto which = static_cast<Module>(module);
+      const bool as_f32 = is_linear(config, index) && (which == Module::kV || which == Module::kDecay);
+      if (name == nullptr || as_f32) continue;
       const std::string path = prefix + name;
       TRY_ASSIGN(layer.matrix[module], need_matrix(weights, path + ".weight"));
-      layer.bias[module] = bias_of_rank(config, static_cast<Module>(module), weights.vector(path + ".bias"), shard);
+      layer.bias[module] = bias_of_rank(config, index, which, weights.vector(path + ".bias"), shard);
     }
+    TRY(add_linear(config, weights, index, layer));
     TRY(add_experts(config, weights, index, layer));
     for (size_t norm = 0; norm < kLayerNorms; ++norm) {
-      if (!has_norm(config, static_cast<LayerNorm>(norm))) continue;
+      if (!has_norm(config, static_cast<LayerNorm>(norm), index)) continue;
       const std::string name = prefix + std::string(config.norm_names[norm]);
       TRY_ASSIGN(layer.norm[norm], need_vector(weights, name + ".weight"));
       if (!config.centred_norms) continue;

@@ -17,8 +17,19 @@
 
 namespace loralei {
 
+// Of a layer of gated linear attention, beside in_proj_qkv, in_proj_z and out_proj among
+// its matrices; null in others.
+struct LinearWeights {
+  const float* beta = nullptr;   // in_proj_b [v_heads, hidden]
+  const float* decay = nullptr;  // in_proj_a [v_heads, hidden]
+  const float* conv = nullptr;   // [channels, kernel]
+  std::vector<float> a_log;      // [v_heads]
+  const float* dt_bias = nullptr;
+  const float* norm = nullptr;  // [value_dim]
+};
+
 struct LayerWeights {
-  std::array<TensorSlot, kLayerModules> matrix;  // by Module: q k v o gate up down; kNoTensor: it has none
+  std::array<TensorSlot, kLayerModules> matrix;  // by Module; kNoTensor: it has none, or holds it as f32
   std::array<const float*, kLayerModules> bias;  // [out] or null
   std::array<const float*, kLayerNorms> norm{};  // by LayerNorm, [norm_width] or null
   std::array<const float*, kLayerNorms> norm_bias{};
@@ -26,6 +37,7 @@ struct LayerWeights {
   const float* router = nullptr;       // [experts, hidden]
   const float* shared_gate = nullptr;  // [hidden]
   std::vector<ExpertSlots> experts;
+  LinearWeights linear;
 };
 
 struct LayerProgram {
@@ -36,9 +48,10 @@ struct LayerProgram {
   const float* final_norm_bias = nullptr;
 };
 
-// Output width of a layer module: [out] of its matrix.
-int module_out(const ModelConfig& config, Module module);
-int module_in(const ModelConfig& config, Module module);
+// Widths of a layer's module: [out, in] of its matrix. For kLmHead and kEmbed any layer
+// will do.
+int module_out(const ModelConfig& config, int layer, Module module);
+int module_in(const ModelConfig& config, int layer, Module module);
 
 // Bias of a layer's module as f32 [out], or null: what AdapterBase needs for bias="all".
 const float* base_bias(const WeightStore& weights, int layer, Module module);

@@ -27,6 +27,15 @@ int64_t padded(int64_t floats) {
   return (floats + kAlign - 1) / kAlign * kAlign;
 }
 
+// What layers of gated linear attention and gates of attention work in.
+int64_t linear_floats(const ModelConfig& config, int64_t rows) {
+  const LinearConfig& linear = config.linear;
+  const int64_t q_width = int64_t{config.heads} * config.head_dim;
+  const int64_t gates = config.attention_gate ? padded(2 * rows * q_width) + padded(rows * q_width) : 0;
+  return gates + padded(rows * linear.channels()) + padded(rows * linear.value_width()) +
+         2 * padded(rows * linear.v_heads);
+}
+
 // What layers with experts work in.
 int64_t expert_floats(const ModelConfig& config, int64_t rows) {
   const ExpertConfig& experts = config.experts;
@@ -47,13 +56,17 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
   sizes.floats = padded(rows * config.hidden) + padded(gathered * config.hidden) + 2 * padded(rows * q_width) +
                  2 * padded(rows * kv_width) + 2 * padded(rows * config.ffn) +
                  (config.sliding_rope ? 2 : 1) * padded(rows * config.head_dim);
+  sizes.floats += linear_floats(config, rows);
   sizes.part_logits = padded(part_logits_of(shard, config.vocab, limits.logits_rows_max));
   sizes.floats += sizes.part_logits + expert_floats(config, rows);
   if (config.experts.count > 0) sizes.lists = ExpertRows::bytes(config.experts, limits.rows_max);
   OpLimits op_limits;
   op_limits.rows_max = std::max(limits.rows_max, limits.logits_rows_max);
-  op_limits.in_max = static_cast<int32_t>(
-      std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width, int64_t{config.experts.width}}));
+  op_limits.in_max =
+      static_cast<int32_t>(std::max({int64_t{config.hidden}, int64_t{config.ffn}, q_width,
+                                     int64_t{config.experts.width}, int64_t{config.linear.value_width()}}));
+  op_limits.key_dim = config.linear.key_dim;
+  op_limits.value_dim = config.linear.value_dim;
   op_limits.heads = config.heads;
   op_limits.kv_heads = config.kv_heads;
   op_limits.head_dim = config.head_dim;
@@ -62,6 +75,15 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const OpTable& ops, const 
   op_limits.threads = threads;
   sizes.kernel_bytes = ops.scratch_bytes(op_limits);
   return sizes;
+}
+
+// [layers]; linear layers keep no K and V.
+std::vector<KvPlace> places_of(const KvTables& tables, const ModelConfig& config) {
+  if (!has_linear(config)) return kv_places(tables, config.sliding, config.layers);
+  std::vector<KvPlace> places;
+  int32_t next = 0;
+  for (int layer = 0; layer < config.layers; ++layer) places.push_back({0, is_linear(config, layer) ? -1 : next++});
+  return places;
 }
 
 }  // namespace
@@ -90,6 +112,15 @@ Status Model::State::allocate() {
   up = take(rows * config.ffn);
   angles = take(rows * config.head_dim);
   if (config.sliding_rope) sliding_angles = take(rows * config.head_dim);
+  if (config.attention_gate) {
+    gated_q = take(2 * rows * q_width());
+    q_gates = take(rows * q_width());
+  }
+  mixed = take(rows * config.linear.channels());
+  value_gates = take(rows * config.linear.value_width());
+  beta = take(rows * config.linear.v_heads);
+  decay = take(rows * config.linear.v_heads);
+  state_rows.reserve(has_linear(config) ? static_cast<size_t>(limits.rows_max) : 0);
   part_logits = take(sizes.part_logits);
   if (config.experts.count > 0) {
     const ExpertConfig& experts = config.experts;
@@ -211,74 +242,6 @@ const float* Model::State::block_input(const ModelBatch& batch, LayerNorm norm, 
   return normed;
 }
 
-Status Model::State::project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
-                             int64_t input_stride, std::span<float* const> outputs, bool accumulate) {
-  const auto rows = static_cast<int32_t>(batch.tokens.size());
-  const LayerWeights& layer_weights = program.layers[static_cast<size_t>(layer)];
-  std::array<LoraTarget, WeightUse::kMatricesMax> targets;
-  std::array<TensorSlot, WeightUse::kMatricesMax> slots;
-  for (size_t i = 0; i < modules.size(); ++i) {
-    const auto module = static_cast<size_t>(modules[i]);
-    slots[i] = layer_weights.matrix[module];
-    targets[i].y = outputs[i];
-    targets[i].y_stride = targets[i].out = weights->view(slots[i]).rows;
-    targets[i].sources =
-        batch.sources == nullptr
-            ? nullptr
-            : batch.sources +
-                  (static_cast<int64_t>(layer) * kLayerModules + static_cast<int64_t>(module)) * batch.slots;
-  }
-  LayerInputs* const inputs = batch.segments.empty() ? nullptr : batch.inputs;
-  const LayerInput published{layer, modules, input, input_stride, module_in(config, modules[0]), batch.segments};
-  if (inputs != nullptr) TRY(inputs->publish(published));
-  WeightUse use(*weights, {slots.data(), modules.size()});
-  for (;;) {
-    TRY_ASSIGN(const bool more, use.next());
-    if (!more) break;
-    std::array<TileProduct, WeightUse::kMatricesMax> tiled;  // projections with tiles go through one product
-    size_t tiled_count = 0;
-    const Timed timed(times.products_ns);
-    for (size_t i = 0; i < modules.size(); ++i) {
-      const WeightView& w = use.view(i);
-      const float* const bias = layer_weights.bias[static_cast<size_t>(modules[i])];
-      if (w.panels.empty()) continue;
-      if (w.layout == LayoutId::kTile16) {
-        tiled[tiled_count++] = {w, bias, outputs[i], w.rows};
-        continue;
-      }
-      MatmulArgs args;
-      args.x = input;
-      args.x_stride = input_stride;
-      args.rows = rows;
-      args.w = w;
-      args.bias = bias;
-      args.y = outputs[i];
-      args.y_stride = w.rows;
-      args.accumulate = accumulate;
-      ops->matmul(context, args);
-    }
-    if (tiled_count == 0) continue;
-    TileMatmulArgs args;
-    args.x = input;
-    args.x_stride = input_stride;
-    args.rows = rows;
-    args.products = {tiled.data(), tiled_count};
-    args.accumulate = accumulate;
-    ops->matmul_tiles(context, args);
-  }
-  if (batch.segments.empty()) return {};
-  const Timed timed(times.lora_ns);
-  if (inputs != nullptr) return inputs->add(*ops, context, published, {targets.data(), modules.size()});
-  LoraArgs lora;
-  lora.x = input;
-  lora.x_stride = input_stride;
-  lora.in = published.in;
-  lora.segments = batch.segments;
-  lora.targets = {targets.data(), modules.size()};
-  ops->lora(context, lora);
-  return {};
-}
-
 void Model::State::turn(int32_t rows, int layer) {
   RopeArgs rotate;
   rotate.angles = has_sliding_rope(config, layer) ? sliding_angles : angles;
@@ -309,8 +272,9 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const float* const input = block_input(batch, LayerNorm::kInput, layer);
   static constexpr Module kInputs[] = {Module::kQ, Module::kK, Module::kV};
-  float* const outputs[] = {q, k, v};
+  float* const outputs[] = {config.attention_gate ? gated_q : q, k, v};
   TRY(project(batch, layer, kInputs, input, config.hidden, outputs, false));
+  if (config.attention_gate) split_gates(rows);
   if (has_norm(config, LayerNorm::kQ)) norm_rows(batch, LayerNorm::kQ, layer, q, q);
   if (has_norm(config, LayerNorm::kK)) norm_rows(batch, LayerNorm::kK, layer, k, k);
   if (config.unturned.empty() || config.unturned[static_cast<size_t>(layer)] == 0) turn(rows, layer);
@@ -342,7 +306,8 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
     ops->attention(context, attend);
   }
 
-  return project_to_stream(batch, layer, Module::kO, attended, q_width());
+  const float* const result = config.attention_gate ? gate_attended(rows) : attended;
+  return project_to_stream(batch, layer, Module::kO, result, q_width());
 }
 
 // What several ranks have to add is summed beside the stream, so that this is the same
@@ -417,7 +382,7 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, WeightSt
   if (state->group != nullptr) state->find_head_part();
   state->rope = make_rope_table(config, limits.max_model_len);
   if (config.sliding_rope) state->sliding_rope = make_rope_table(with_sliding_rope(config), limits.max_model_len);
-  state->kv_places = kv_places(limits.kv_tables, config.sliding, config.layers);
+  state->kv_places = places_of(limits.kv_tables, config);
   TRY(state->allocate());
   tune_tiles(state->context, ops, weights.formats(LayoutId::kTile16), SteadyClock());
   return std::unique_ptr<Model>(new Model(std::move(state)));
@@ -428,6 +393,7 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv, const KvStreams
   CHECK(static_cast<int32_t>(batch.segments.size()) <= state_->limits.segments_max);
   CHECK(batch.choices.empty());  // tokens are chosen by the caller, from logits
   CHECK(state_->group == nullptr || streams.shape.dim == 0);
+  CHECK(!has_linear(state_->config) || (batch.states.size() == batch.groups.size() && batch.streams.empty()));
   if (batch.tokens.empty()) return {};
   WeightPass pass(*state_->weights);
   if (batch.inputs != nullptr) TRY(batch.inputs->reach(kEmbeddingLayer));
@@ -438,7 +404,8 @@ Status Model::forward(const ModelBatch& batch, const KvView& kv, const KvStreams
     state_->pass_streams(batch, streams, layer);
     const ModelBatch rows = State::begun(batch, layer);
     if (rows.inputs != nullptr) TRY(rows.inputs->reach(layer));
-    TRY(state_->attention_block(rows, kv, layer));
+    const bool linear = is_linear(state_->config, layer);
+    TRY(linear ? state_->linear_block(rows, layer) : state_->attention_block(rows, kv, layer));
     TRY(state_->ffn_block(rows, layer));
   }
   if (batch.inputs != nullptr && !(batch.logits_rows.empty() && batch.hidden_rows.empty()))

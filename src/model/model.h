@@ -4,8 +4,8 @@
 // Thread: one executor thread.
 // Ownership: borrows the weight store, op table and pool, which outlive it; owns its
 // activations, sized once at creation from ModelLimits (no allocation in forward).
-// Invariant: a row's logits depend on its tokens, adapters and KV (and stream, where it
-// begins with one) alone, bit for bit (batch invariance).
+// Invariant: a row's logits depend on its tokens, adapters, KV and state (and stream,
+// where it begins with one) alone, bit for bit (batch invariance).
 // Failure: create() answers a sentence; forward() fails only when a weight cannot
 // be read (streaming), or a rank of the group fails.
 //
@@ -65,12 +65,12 @@ struct ModelBatch {
   // [groups] entries from a block table to the next, where there are several (KvTables);
   // of a sliding one nothing is read in front of the window of the group's first row.
   std::span<const int32_t> table_strides;
+  // [groups] the state of each group's sequence (linear_state.h), brought up to date by
+  // forward(), also where it fails; empty: the model keeps none. No two are the same.
+  std::span<float* const> states;
   // Beside groups, those that begin at a higher layer behind the others; empty: rows
   // begin with the embedding, and no stream is kept.
   std::span<const GroupStream> streams;
-  // [groups] the state of each group's sequence, brought up to date by forward(); empty:
-  // the model keeps none (model/linear_state.h).
-  std::span<float* const> states;
   std::span<const LoraSegment> segments;
   const LoraSource* sources = nullptr;  // [layers * kLayerModules + 2][slots]: layer modules, then kLmHead, kEmbed
   int32_t slots = 0;

@@ -24,28 +24,12 @@ constexpr int64_t kRowsTogether = 4;       // of a thread
 constexpr int64_t kColsTogether = 4096;    // summed by one
 constexpr size_t kLoraSegmentsMost = 128;  // of one call
 
-// A matrix of numbers in memory that stay where they are.
-class Resident {
- public:
-  Resident(const float* data, int32_t rows, int32_t cols)
-      : panel_{reinterpret_cast<const std::byte*>(data), 0, rows}, view_{.rows = rows, .cols = cols} {
-    view_.panels = {&panel_, 1};
-  }
-  Resident(const Resident&) = delete;
-  Resident& operator=(const Resident&) = delete;
-  const WeightView& view() const { return view_; }
-
- private:
-  WeightPanel panel_;
-  WeightView view_;
-};
-
 }  // namespace
 
 // scores[row] = input[row] matrix^T, and what adapters add.
 void Model::State::score(const ModelBatch& batch, int layer, const float* input, const float* matrix, int32_t out,
                          std::vector<LoraPair> ExpertPairs::*pairs, float* scores) {
-  const Resident held(matrix, out, config.hidden);
+  const ResidentMatrix held(matrix, out, config.hidden);
   MatmulArgs args;
   args.x = input;
   args.x_stride = config.hidden;

@@ -30,6 +30,22 @@ void for_each_run(int32_t rows, std::span<const RowOverride> overrides, Body&& b
   if (row < rows) body(row, rows - row, nullptr);
 }
 
+// A matrix of numbers in memory that stay where they are.
+class ResidentMatrix {
+ public:
+  ResidentMatrix(const float* data, int32_t rows, int32_t cols)
+      : panel_{reinterpret_cast<const std::byte*>(data), 0, rows}, view_{.rows = rows, .cols = cols} {
+    view_.panels = {&panel_, 1};
+  }
+  ResidentMatrix(const ResidentMatrix&) = delete;
+  ResidentMatrix& operator=(const ResidentMatrix&) = delete;
+  const WeightView& view() const { return view_; }
+
+ private:
+  WeightPanel panel_;
+  WeightView view_;
+};
+
 // Adds the time from its making to its end.
 class Timed {
  public:
@@ -68,6 +84,14 @@ struct Model::State {
   float* up = nullptr;
   float* angles = nullptr;          // [rows, head_dim] of the step's positions
   float* sliding_angles = nullptr;  // null: config has no sliding_rope
+  // Of layers of gated linear attention, and of gates of attention (model_linear.cc).
+  float* gated_q = nullptr;           // [rows, heads, query and gate]; null: there are no gates
+  float* q_gates = nullptr;           // [rows, heads * head_dim]
+  float* mixed = nullptr;             // [rows, channels] q, k and v of the delta rule
+  float* value_gates = nullptr;       // [rows, value_width]
+  float* beta = nullptr;              // [rows, v_heads]
+  float* decay = nullptr;             // [rows, v_heads]
+  std::vector<StateRows> state_rows;  // [groups] of the layer
   // Of layers with experts (model_experts.cc).
   float* scores = nullptr;                // [rows, experts]
   float* gathered = nullptr;              // [assignments, hidden]
@@ -98,7 +122,7 @@ struct Model::State {
   // Before a layer: rows that begin here get their stream, others leave theirs.
   void pass_streams(const ModelBatch& batch, const KvStreams& streams, int layer);
 
-  // Layers (model.cc).
+  // Layers (model.cc; products: model_products.cc).
   Status allocate();
   Status embed(const ModelBatch& batch);
   void embed_lora(const ModelBatch& batch);
@@ -110,6 +134,10 @@ struct Model::State {
   // grouped LoRA call for all of them.
   Status project(const ModelBatch& batch, int layer, std::span<const Module> modules, const float* input,
                  int64_t input_stride, std::span<float* const> outputs, bool accumulate);
+  // The three parts of that.
+  Status publish(const ModelBatch& batch, const LayerInput& input);
+  Status multiply(const ModelBatch& batch, const LayerInput& input, std::span<float* const> outputs, bool accumulate);
+  Status add_lora(const ModelBatch& batch, const LayerInput& input, std::span<float* const> outputs);
   // x += input W^T (+ bias) + x A B, of a module whose inputs are shared among the ranks.
   Status project_to_stream(const ModelBatch& batch, int layer, Module module, const float* input, int64_t input_stride);
   void turn(int32_t rows, int layer);  // q and k, by their positions
@@ -119,6 +147,14 @@ struct Model::State {
   Status ffn_block(const ModelBatch& batch, int layer);
   Status gate_times_up(const ModelBatch& batch, int layer, const float* input);  // gate = swiglu(gate, up) of the input
   void add_to_stream(const ModelBatch& batch, LayerNorm after, int layer);       // x += normed
+
+  // Linear attention and gates (model_linear.cc).
+  Status linear_block(const ModelBatch& batch, int layer);
+  Status linear_inputs(const ModelBatch& batch, int layer);
+  void run_delta_rule(const ModelBatch& batch, int layer);
+  std::span<const StateRows> states_at(const ModelBatch& batch, int64_t offset);
+  void split_gates(int32_t rows);            // q and q_gates of gated_q
+  const float* gate_attended(int32_t rows);  // attended * sigmoid(q_gates)
 
   // Experts (model_experts.cc).
   Status experts_block(const ModelBatch& batch, int layer);

@@ -84,10 +84,16 @@ inline constexpr float kActivationMin = 1e-30f;
 
 // --- LoRA
 
-// The linear modules of one layer, then the two outside the layers.
-enum class Module : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kLmHead, kEmbed };
-inline constexpr int kLayerModules = 7;
-inline constexpr int kModules = 9;
+// The linear modules of one layer, then the two outside the layers. A layer of gated
+// linear attention (formats/linear_config.h) has five where others have four; those that
+// do what q, k, v and o do in others have their places, and one is its own:
+//
+//   kQ      in_proj_qkv                kV      in_proj_b, how much of a value is written
+//   kK      in_proj_z, the gate        kDecay  in_proj_a, how much of the state is kept
+//   kO      out_proj
+enum class Module : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kDecay, kLmHead, kEmbed };
+inline constexpr int kLayerModules = 8;
+inline constexpr int kModules = 10;
 
 // One module's low-rank pair. y += scaling * B (A x), plus scaling * b_bias where
 // lora_bias is used, plus bias_delta where the adapter replaces the module's own bias

@@ -52,8 +52,9 @@ inline constexpr int kConvKernelMax = 8;
 //   S     = decay * S + k delta^T
 //   out   = S^T q
 //
-// v_heads / k_heads value heads, one behind the other, share a q and a k. Sums over keys
-// run in ascending order. A sequence begins with S = 0.
+// v_heads / k_heads value heads share a q and a k: those that stand one behind the other,
+// or where heads are tiled every k_heads-th one. Sums over keys run in ascending order. A
+// sequence begins with S = 0.
 struct DeltaRuleArgs {
   const float* q = nullptr;  // [rows, k_heads * key_dim]
   const float* k = nullptr;  // [rows, k_heads * key_dim]
@@ -71,7 +72,10 @@ struct DeltaRuleArgs {
   int32_t v_heads = 0;  // a multiple of k_heads
   int32_t key_dim = 0;
   int32_t value_dim = 0;
+  bool tiled = false;
   std::span<const StateRows> groups;  // state [v_heads, key_dim, value_dim]
+
+  int64_t key_head(int64_t value_head) const { return tiled ? value_head % k_heads : value_head / (v_heads / k_heads); }
 };
 inline constexpr float kUnitEps = 1e-6f;
 

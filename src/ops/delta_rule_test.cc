@@ -14,6 +14,7 @@ struct Case {
   int32_t k_heads = 1, v_heads = 1, key_dim = 16, value_dim = 16;
   std::vector<int32_t> lengths;
   float scale = 1;  // of q and k: kUnitEps counts where it is small
+  bool tiled = false;
 
   int64_t head_size() const { return int64_t{key_dim} * value_dim; }
   int64_t k_width() const { return int64_t{k_heads} * key_dim; }
@@ -77,6 +78,7 @@ void run_call(const OpTable& table, const Case& shape, const Deltas& d, std::vec
                                  .v_heads = shape.v_heads,
                                  .key_dim = shape.key_dim,
                                  .value_dim = shape.value_dim,
+                                 .tiled = shape.tiled,
                                  .groups = groups});
   EXPECT_EQ(context.ctx.op_count, rows.empty() ? 0u : 1u);
 }
@@ -140,7 +142,8 @@ struct Twin {
   std::vector<double> step(int64_t row) {
     const int64_t keys = d.shape.key_dim, values = d.shape.value_dim;
     const float* const x = d.rows.data() + row * d.stride;
-    const int64_t key_head = head / (d.shape.v_heads / d.shape.k_heads);
+    const int64_t in_runs = head / (d.shape.v_heads / d.shape.k_heads);
+    const int64_t key_head = d.shape.tiled ? head % d.shape.k_heads : in_runs;
     const std::vector<double> q = unit(x + key_head * keys, 1 / std::sqrt(static_cast<double>(keys)));
     const std::vector<double> k = unit(x + d.shape.k_width() + key_head * keys, 1);
     const float* const v = x + 2 * d.shape.k_width() + head * values;
@@ -204,6 +207,7 @@ std::vector<Case> cases() {
           {.k_heads = 1, .v_heads = 3, .key_dim = 128, .value_dim = 128, .lengths = {3, 67}},
           {.k_heads = 2, .v_heads = 2, .key_dim = 30, .value_dim = 75, .lengths = {131, 2}, .scale = 1e-3f},
           {.k_heads = 3, .v_heads = 6, .key_dim = 64, .value_dim = 32, .lengths = {65, 1, 1}},
+          {.k_heads = 2, .v_heads = 6, .key_dim = 16, .value_dim = 20, .lengths = {5, 70}, .tiled = true},
           {.k_heads = 1, .v_heads = 1, .key_dim = 256, .value_dim = 256, .lengths = {5}}};
 }
 

@@ -223,6 +223,27 @@ TEST_P(Elementwise, GeluIsAccurateFromTinyToHuge) {
   }
 }
 
+TEST_P(Elementwise, SigmoidIsAccurateFromTinyToHuge) {
+  Prng prng(408);
+  for (int32_t dim : {1, 15, 16, 100, 5632}) {
+    const int32_t rows = 5;
+    std::vector<float> gate = random_floats(prng, int64_t{rows} * dim, 100.0f);
+    const std::vector<float> up = random_floats(prng, int64_t{rows} * dim, 3.0f);
+    std::vector<float> y = gate;
+    TestContext& context = fresh_context(table(), 2);
+    table().swiglu(context.ctx, {.gate = y.data(),
+                                 .up = up.data(),
+                                 .stride = dim,
+                                 .rows = rows,
+                                 .dim = dim,
+                                 .activation = Activation::kSigmoid});
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double expected = static_cast<double>(up[i]) / (1 + std::exp(-static_cast<double>(gate[i])));
+      ASSERT_NEAR(static_cast<double>(y[i]), expected, 10 * kEps * std::fabs(expected) + 1e-35) << gate[i];
+    }
+  }
+}
+
 TEST_P(Elementwise, CapsAreAccurateFromTinyToHuge) {
   Prng prng(407);
   for (const float cap : {30.0f, 50.0f, 0.7f}) {
@@ -282,6 +303,19 @@ TEST_P(Elementwise, SpecialValuesFlowThrough) {
   EXPECT_EQ(gate[6], 3e38f);
   EXPECT_LE(std::fabs(gate[7]), 1e-35f);
   EXPECT_NEAR(gate[8], 0.8411920f, 1e-6);
+  gate = {0.0f, inf, -inf, nan, 20.0f, -200.0f, 3e38f, -3e38f, 1.0f};
+  table().swiglu(
+      context.ctx,
+      {.gate = gate.data(), .up = up.data(), .stride = 9, .rows = 1, .dim = 9, .activation = Activation::kSigmoid});
+  EXPECT_EQ(gate[0], 0.5f);
+  EXPECT_EQ(gate[1], 1.0f);
+  EXPECT_LE(std::fabs(gate[2]), 1e-35f);
+  EXPECT_TRUE(std::isnan(gate[3]));
+  EXPECT_EQ(gate[4], 1.0f);
+  EXPECT_LE(std::fabs(gate[5]), 1e-35f);
+  EXPECT_EQ(gate[6], 1.0f);
+  EXPECT_LE(std::fabs(gate[7]), 1e-35f);
+  EXPECT_NEAR(gate[8], 0.7310586f, 1e-6);
   std::vector<float> x = {nan, 1.0f, inf, 2.0f};
   const std::vector<float> ones(2, 1.0f);
   table().rms_norm(
@@ -326,7 +360,7 @@ TEST_P(Elementwise, ARowDoesNotDependOnItsBatch) {
                                    .weight = weight.data(),
                                    .rows = count,
                                    .dim = dim});
-    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh})
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid})
       table().swiglu(context.ctx, {.gate = y.data(),
                                    .up = up.data() + begin * dim,
                                    .stride = dim,

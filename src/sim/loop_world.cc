@@ -22,7 +22,7 @@ ModelLimits limits_of(const WorldOptions& setup) {
 // A position's 16 bytes are a part of a block that pays to encode.
 KvShape shape_of(const ModelConfig& config, bool encodes, const KvTables& tables) {
   if (encodes) return {16, config.kv_heads, config.head_dim, DType::kI8};
-  return {config.layers, config.kv_heads, config.head_dim, DType::kF32, {}, tables};
+  return {kv_layers(config), config.kv_heads, config.head_dim, DType::kF32, {}, tables};
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "formats/model_tensors.h"
 #include "sys/threads.h"
 #include "tensor/codec.h"
 #include "tensor/tile_layout.h"
@@ -22,12 +23,9 @@ namespace {
 
 constexpr int64_t kReadUnitBytes = 8 * kMiB;  // work handed to one thread at a time
 
-// Norms and biases are vectors; everything else a matrix, but for what scores experts:
-// small, read by every row, and what is chosen depends on every bit of it.
-bool is_matrix(const TensorInfo& info) {
-  return info.shape.size() == 2 && !info.name.ends_with(".mlp.gate.weight") &&
-         !info.name.ends_with(".mlp.shared_expert_gate.weight");
-}
+// Norms and biases are vectors; so is what stands in several dimensions, and what is held
+// like them.
+bool is_matrix(const TensorInfo& info) { return info.shape.size() == 2 && !is_held_as_f32(info.name); }
 
 // Format a matrix is held in: the file's, or the wanted quantisation where its rows
 // divide into blocks. The head and the embedding keep more bits than q4_0, as the field's
@@ -83,7 +81,8 @@ Result<PlannedMatrix> planned_matrix(const std::string& name, bool tied_head) {
     const std::string_view path = dot == std::string::npos ? "" : std::string_view(name).substr(dot + 1);
     planned.layer = std::atoi(name.c_str() + kLayers.size());
     for (size_t module = 0; module < kLayerMatrices.size(); ++module) {
-      if (path != std::string(kLayerMatrices[module]) + ".weight") continue;
+      const bool linear = module < kLinearMatrices.size() && path == std::string(kLinearMatrices[module]) + ".weight";
+      if (!linear && path != std::string(kLayerMatrices[module]) + ".weight") continue;
       planned.role = static_cast<MatrixRole>(module);
       return planned;
     }
@@ -202,6 +201,8 @@ Result<HeldTensors> held_tensors(const BaseModelFile& model, const TensorReader&
   }
   if (!options.shard.whole()) {
     if (model.config.experts.count > 0) return not_cut("its experts are not cut yet");
+    if (has_linear(model.config)) return not_cut("its linear attention is not cut yet");
+    if (model.config.attention_gate) return not_cut("the gates of its attention are not cut yet");
     TRY(check_heads(model.config, options.shard.size));
   }
   HeldTensors held;

@@ -59,6 +59,9 @@ const std::vector<Subject>& subjects() {
       {"gemma2", "models/gemma2", {"gemma2-all-r4", "gemma2-save-norms", "gemma2-resized"}, std::nullopt},
       {"gemma3", "models/gemma3", {"gemma3-all-r4", "gemma3-save-norms"}, std::nullopt},
       {"gguf_gemma3", "models/gguf-gemma3-q8_0.gguf", {}, std::nullopt, true},
+      {"qwen3_5", "models/qwen3_5", {"qwen3_5-all-r4", "qwen3_5-linear", "qwen3_5-save-norms"}, std::nullopt},
+      {"gguf_qwen3_5", "models/gguf-qwen3_5-q8_0.gguf", {}, std::nullopt, true},
+      {"qwen3_5_q8_0", "models/qwen3_5", {"qwen3_5-all-r4"}, DType::kQ8_0, true},
       {"qwen3_moe",
        "models/qwen3-moe",
        {"qwen3-moe-attn", "qwen3-moe-experts", "qwen3-moe-down", "qwen3-moe-router"},
@@ -344,6 +347,7 @@ TEST_P(Equality, ACachedPrefixIsAColdOne) {
     std::copy_n(sequences[0].blocks.begin(), shared / kKvBlockTokens, sequences[1].blocks.begin());
     Rows first_got, second_got;
     step(*harness_, {span_of(sequences[0], 0, 0, shared)}, {&first_got});
+    harness_->copy_state(0, 1);
     second_got = first_got;
     step(*harness_,
          {span_of(sequences[1], 1, shared, kTokensMax - shared), span_of(sequences[0], 0, shared, kTokensMax - shared)},

@@ -74,12 +74,12 @@ class HostSumsTest : public testing::Test {
     made.layer = static_cast<int32_t>(random_.below(static_cast<uint64_t>(harness_->config().layers)));
     made.modules = kInputs[random_.below(kInputs.size())];
     made.rows = static_cast<int32_t>(1 + random_.below(random_.below(4) == 0 ? kRowsMost : 20));
-    made.in = module_in(harness_->config(), made.modules.front());
+    made.in = module_in(harness_->config(), made.layer, made.modules.front());
     made.segment = {0, made.rows, 0, 0.75f};
     made.x.resize(static_cast<size_t>(made.rows) * static_cast<size_t>(made.in));
     for (float& number : made.x) number = static_cast<float>(random_.uniform() - 0.5);
     for (const Module module : made.modules) {
-      const int32_t out = module_out(harness_->config(), module);
+      const int32_t out = module_out(harness_->config(), made.layer, module);
       made.got.emplace_back(static_cast<size_t>(made.rows) * static_cast<size_t>(out), 0.25f);
       made.want.push_back(made.got.back());
       made.targets.push_back({nullptr, out, nullptr, out});

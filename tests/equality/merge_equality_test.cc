@@ -104,12 +104,11 @@ class MergedModel {
   void add(const Adapter& adapter, double scale) {
     replace(adapter.saved);
     for (int layer = 0; layer < config_.layers; ++layer) {
-      static constexpr const char* kNames[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                               "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
-                                               "mlp.down_proj"};
       for (int module = 0; module < kLayerModules; ++module) {
-        add_pair("model.layers." + std::to_string(layer) + "." + kNames[module],
-                 adapter.pair(layer, static_cast<Module>(module)), scale);
+        const char* const name = layer_matrix(config_, layer, static_cast<size_t>(module));
+        if (name == nullptr) continue;
+        add_pair("model.layers." + std::to_string(layer) + "." + name, adapter.pair(layer, static_cast<Module>(module)),
+                 scale);
       }
     }
     add_pair("lm_head", adapter.head_pair(), scale);

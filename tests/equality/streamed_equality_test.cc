@@ -46,7 +46,12 @@ class Streamed : public testing::TestWithParam<Case> {
     const bool shrunk = GetParam().shrink == StreamShrink::kOn;  // a decoded panel more
     options.stream_folder = folder_.string();
     options.stream_shrink = GetParam().shrink;
-    const int64_t least = wide ? 130 : has_experts() ? 80 : shrunk ? 52 : 44;  // two experts in whole pages
+    const bool hybrid = named("qwen3_5");  // vectors are a larger part
+    const int64_t least = wide            ? 130
+                          : has_experts() ? 80
+                          : hybrid        ? 64
+                          : shrunk        ? 52
+                                          : 44;  // two experts in whole pages
     options.streaming.weight_bytes = std::max(weight_bytes, least * kKiB);
     return options;
   }
@@ -96,6 +101,8 @@ std::vector<Case> cases() {
                             "gemma",
                             "gemma2",
                             "gemma3",
+                            "qwen3_5",
+                            "qwen3_5-types",
                             "qwen3-moe",
                             "qwen2-moe",
                             "dtype-bf16",
@@ -110,6 +117,7 @@ std::vector<Case> cases() {
                             "gguf-qwen2-q5_k_m.gguf",
                             "gguf-qwen3-q8_0.gguf",
                             "gguf-phi3-q8_0.gguf",
+                            "gguf-qwen3_5-q8_0.gguf",
                             "gguf-glm-q8_0.gguf",
                             "gguf-llama-q2_k_m.gguf",
                             "gguf-llama-q3_k_m.gguf",
@@ -125,7 +133,7 @@ std::vector<Case> cases() {
     cases.push_back({model, StreamShrink::kOff});
   for (const char* model :
        {"llama2", "llama-gqa", "mistral-window", "qwen2", "qwen3", "granite", "smollm3", "olmo2", "olmo3", "gemma",
-        "gemma2", "gemma3", "phi3", "glm4", "starcoder2", "mixtral", "dtype-bf16", "dtype-f16"})
+        "gemma2", "gemma3", "phi3", "glm4", "starcoder2", "qwen3_5", "mixtral", "dtype-bf16", "dtype-f16"})
     cases.push_back({model, StreamShrink::kOn});
   return cases;
 }

@@ -62,6 +62,13 @@ SPECS = {
     "gemma3-all-r4": lora("gemma3", "all-linear", 4, 8),
     "gemma3-save-norms": lora("gemma3", ["up_proj"], 4, 8, store="float32", modules_to_save=[
         "q_norm", "k_norm", "post_attention_layernorm", "pre_feedforward_layernorm", "model.norm"]),
+    # on linear attention
+    "qwen3_5-all-r4": lora("qwen3_5", "all-linear", 4, 8, tamper="all_linear"),
+    "qwen3_5-linear": lora("qwen3_5", ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"], 4, 8,
+                           rank_pattern={"in_proj_a": 2}, alpha_pattern={"in_proj_b": 20}),
+    "qwen3_5-save-norms": lora("qwen3_5", ["q_proj", "in_proj_a"], 4, 8, modules_to_save=[
+        "q_norm", "k_norm", "input_layernorm", "post_attention_layernorm"]),
+    "qwen3_5-vision-r4": lora("qwen3_5-vision", r".*language_model.*\.(q_proj|in_proj_qkv|out_proj|up_proj)", 4, 8),
     # on a mixture of experts: beside it, on all experts as parameters, on the router
     "qwen3-moe-attn": lora("qwen3-moe", QKVO, 4, 8),
     "qwen3-moe-experts": lora("qwen3-moe", ["q_proj"], 3, 6, target_parameters=[

@@ -165,9 +165,10 @@ void expect_fits(const Adapter& adapter, const ModelConfig& config) {
   for (size_t i = 0; i + 2 < adapter.pairs.size(); ++i) {
     const LoraPair& pair = adapter.pairs[i];
     const auto module = static_cast<Module>(i % kLayerModules);
+    const int layer = static_cast<int>(i) / kLayerModules;
     if (pair.rank == 0) continue;
-    EXPECT_EQ(pair.in, module_in(config, module));
-    EXPECT_EQ(pair.out, module_out(config, module));
+    EXPECT_EQ(pair.in, module_in(config, layer, module));
+    EXPECT_EQ(pair.out, module_out(config, layer, module));
     EXPECT_TRUE(pair.a != nullptr && pair.b_t != nullptr);
   }
   if (adapter.head_pair().rank > 0) {

@@ -14,10 +14,12 @@ def lengths_of(model):
         return (90,) if model in ("rope-llama3-new", "rope-yarn-factor", "rope-yarn-mscale") else (24, 90)
     if "window" in model or model == "phi3":
         return (12, 40, 57)
-    if "-vl" in model or model in ("mistral3", "gemma3-vision"):
+    if "-vl" in model or model in ("mistral3", "gemma3-vision", "qwen3_5-vision"):
         return (33,)
     if model == "phi3-short":
         return (8, 16)
+    if model in ("qwen3_5", "qwen3_5-types"):
+        return (8, 50)  # with what follows more than a chunk of the reference, which rounds more than others
     if model.startswith("dtype") or model == "sharded":
         return (33,)
     if "moe" in model or model == "mixtral":
@@ -96,6 +98,9 @@ def mixed_format_cases():
     yield "peft-on-gguf-glm", "gguf-glm-q8_0", [("glm-qk-bias", 1.0)], (34,), {}
     yield "peft-on-gguf-phi3", "gguf-phi3-f16", [("phi3-qkv-bias", 1.0)], (34,), {}
     yield "peft-on-gguf-starcoder2", "gguf-starcoder2-f16", [("starcoder2-all-r4", 1.0)], (34,), {}
+    # heads in another order
+    yield "peft-on-gguf-qwen3_5", "gguf-qwen3_5-f16", [("qwen3_5-linear", 1.0)], (34,), {}
+    yield "gguf-lora-on-qwen3_5", "qwen3_5", [("gguf-lora-qwen3_5", 1.0)], (34,), {}
     # norms by 1 + w, which PEFT files hold less one and GGUF files do not
     yield "peft-norms-on-gguf", "gguf-gemma2-f16", [("gemma2-save-norms", 1.0)], (34,), {}
     yield "gguf-norms-on-peft-base", "gemma2", [("gguf-lora-gemma2", 1.0)], (34,), {}

@@ -4,7 +4,7 @@
 types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
 """
 from model_specs import (LLAMA3_ROPE, PHI4, YARN, gemma, gemma2, gemma3, glm, granite, llama, mixtral, olmo2, olmo3, phi3,
-                         qwen, qwen_moe, smollm3, starcoder2)
+                         qwen, qwen3_5, qwen_moe, smollm3, starcoder2)
 
 
 def gguf(spec, types, **more):
@@ -58,6 +58,9 @@ GGUF_MODELS = {
     "gguf-glm-q8_0": gguf(glm("glm", 32, 4, 2, 64), {"": "Q8_0", "token_embd.weight": "F16"}),
     "gguf-glm4-f16": gguf(glm("glm4", 32, 4, 2, 48), "F16"),  # what glm4-all-r4 fits
     "gguf-starcoder2-f16": gguf(starcoder2(32, 4, 2, 48), "F16"),  # what starcoder2-mlp-r4 fits
+    "gguf-qwen3_5-f16": gguf(qwen3_5(32, 4, 2, 48), "F16"),  # what qwen3_5-all-r4 fits
+    "gguf-qwen3_5-q8_0": gguf(qwen3_5(64, 4, 2, 96, linear_key_head_dim=12, linear_value_head_dim=16),
+                              {"": "Q8_0", "token_embd.weight": "F16"}),
     # the text models inside of others, which llama.cpp calls by other names
     "gguf-mistral3-f16": gguf(small(), "F16", arch="mistral3"),
     "gguf-qwen2vl-f16": gguf(qwen("qwen2", 32, 4, 2, 48, layers=1), "F16", arch="qwen2vl"),
@@ -84,5 +87,6 @@ GGUF_ADAPTERS = {
     "gguf-lora-phi3": dict(base="gguf-phi3-f16", source="phi3-all-r4", type="F32"),
     "gguf-lora-glm4": dict(base="gguf-glm4-f16", source="glm4-all-r4", type="F32"),
     "gguf-lora-starcoder2": dict(base="gguf-starcoder2-f16", source="starcoder2-mlp-r4", type="F32"),
+    "gguf-lora-qwen3_5": dict(base="gguf-qwen3_5-f16", source="qwen3_5-all-r4", type="F32"),
     "gguf-lora-bf16": dict(base="gguf-qwen2-f16", source="qwen2-split", type="BF16"),
 }

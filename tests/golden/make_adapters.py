@@ -10,7 +10,7 @@ from adapter_specs import FUSED, MINIMAL, MINIMAL_KEYS, MORE_TARGETS, NAMED, SIN
 from common import ADAPTERS, MODELS, clean_folder, load_model, randn, round_to, write_json
 from make_quantised import reference_model
 from quant_specs import QUANT_MODELS
-from model_specs import PLUS_ONE, SPECS as MODEL_SPECS
+from model_specs import SPECS as MODEL_SPECS, is_plus_one
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
           "float64": torch.float64}
@@ -39,7 +39,7 @@ def is_adapter_value(key):
 def fill(model, name):
     """Random values for everything that the adapter stores; biases only where the config trains them."""
     bias = SPECS[name].get("bias", "none")
-    plus_one = MODEL_SPECS.get(SPECS[name]["base"], {}).get("model_type") in PLUS_ONE
+    kind = MODEL_SPECS.get(SPECS[name]["base"], {}).get("model_type")
     for key, value in model.named_parameters():
         trained_bias = key.endswith(".bias") and "lora_" not in key and (
             bias == "all" or bias == "lora_only" and "base_layer" in key)
@@ -53,7 +53,7 @@ def fill(model, name):
         elif "lora_B" in key or "lora_embedding_A" in key:
             new = randn((name, key), shape, 0.5 / math.sqrt(shape[-1] if "lora_B" in key else shape[0]))
         elif "norm" in key:
-            new = (0 if plus_one else 1) + randn((name, key), shape, 0.4)
+            new = (0 if is_plus_one(kind, "norm.weight") else 1) + randn((name, key), shape, 0.4)
         else:  # full rows: the old ones, clearly changed
             new = value + randn((name, key), shape, 0.6 * float(value.std()) + 0.05)
         value.copy_(round_to(new, torch.bfloat16))

@@ -17,7 +17,8 @@ from common import ADAPTERS, MODELS, fix_rope, generator, quiet
 from gguf_specs import GGUF_ADAPTERS, GGUF_MODELS
 from gguf_vocab import add_vocabulary
 from make_models import build_from, config_of, weight
-from model_specs import PLUS_ONE
+from model_specs import is_plus_one
+from value_heads import moved
 
 Type = gguf.GGMLQuantizationType
 NAMES = {
@@ -40,17 +41,25 @@ NAMES |= {
 # Of models whose norms stand behind the blocks, too; olmo2 has no pre_feedforward_layernorm.
 NAMES_BEHIND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                 "post_feedforward_layernorm": "post_ffw_norm"}
+LINEAR_NAMES = {
+    "post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.out_proj": "ssm_out", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+}
+LINEAR_VECTORS = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}  # whole names
 FUSED_NAMES = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
 # What else single architectures have, or call so.
 MORE_NAMES = {kind: NAMES_BEHIND for kind in ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text")} | {
     "phi3": FUSED_NAMES,
+    "qwen3_5_text": LINEAR_NAMES,
     "glm4": FUSED_NAMES | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"},
     "glm": FUSED_NAMES,
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "model.norm.bias": "output_norm.bias"},
 }
 # general.architecture of a model_type, where they differ
 ARCHITECTURES = {"olmo3": "olmo2", "gemma3_text": "gemma3", "glm": "chatglm", "qwen2_vl": "qwen2vl",
-                 "qwen3_vl": "qwen3vl", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+                 "qwen3_vl": "qwen3vl", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+                 "qwen3_5_text": "qwen35"}
 
 
 def names_of(model_type):
@@ -61,13 +70,29 @@ def ggml_name(name, model_type):
     names = names_of(model_type)
     if name in names:
         return names[name]
-    layer, module, kind = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.(weight|bias)", name).groups()
+    layer, inside = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name).groups()
+    if inside in LINEAR_VECTORS:
+        return f"blk.{layer}.{LINEAR_VECTORS[inside]}"
+    module, kind = inside.rsplit(".", 1)
     return f"blk.{layer}.{names[module]}.{kind}"
 
 
 def stored_value(name, value, spec):
-    """Files hold 1 + w of Gemma's norms."""
-    return value + 1 if spec["model_type"] in PLUS_ONE and name.endswith("norm.weight") else value
+    """Files hold 1 + w of norms that multiply with that, and of linear attention -exp(A_log) and tiled heads."""
+    value = moved(spec, name, value, True)
+    if name.endswith("A_log"):
+        return -np.exp(value)
+    if name.endswith("conv1d.weight"):
+        return value[:, 0]
+    return value + 1 if is_plus_one(spec["model_type"], name) else value
+
+
+def value_of_stored(name, value, spec):
+    if name.endswith("A_log"):
+        value = np.log(-value)
+    if name.endswith("conv1d.weight"):
+        value = value[:, None]
+    return moved(spec, name, value - 1 if is_plus_one(spec["model_type"], name) else value, False)
 
 
 def heads_of(spec, name):
@@ -130,7 +155,7 @@ def tensor_bytes(model, name, value, kind):
 
 
 def kind_of(types, name, dims):
-    if dims == 1 or "ffn_gate_inp" in name:
+    if dims == 1 or "ffn_gate_inp" in name or "ssm_conv1d" in name:
         return Type.F32
     return Type[next((v for k, v in types.items() if k and name.endswith(k)), types[""])]
 
@@ -184,6 +209,15 @@ def add_config(writer, name, spec):
         add_phi3(writer, spec, head_dim)
     if spec["model_type"] in ("glm", "glm4"):
         writer.add_rope_dimension_count(int(head_dim * spec["partial_rotary_factor"]))
+    if "linear_num_key_heads" in spec:
+        writer.add_rope_dimension_count(int(head_dim * spec.get("partial_rotary_factor", 0.25)))
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
+        writer.add_ssm_conv_kernel(spec["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(spec["linear_key_head_dim"])
+        writer.add_ssm_group_count(spec["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(spec["linear_num_value_heads"])
+        writer.add_ssm_inner_size(spec["linear_value_head_dim"] * spec["linear_num_value_heads"])
+        writer.add_full_attention_interval(4)
     if "moe_intermediate_size" in spec or "num_local_experts" in spec:
         writer.add_expert_count(spec.get("num_experts") or spec["num_local_experts"])
         writer.add_expert_used_count(spec["num_experts_per_tok"])
@@ -228,7 +262,7 @@ def stored_values(name, spec):
     """What is stored of a model: parameters, of experts those of one kind each."""
     for key, parameter in build_from(spec).named_parameters():
         tied = spec.get("tie_word_embeddings", True)
-        value = weight(name, key, parameter.shape, tied, spec["model_type"] in PLUS_ONE).numpy()
+        value = weight(name, key, parameter.shape, tied, is_plus_one(spec["model_type"], key)).numpy()
         value = stored_value(key, value, spec)
         if key.endswith("experts.gate_up_proj"):
             for part, rows in zip(("gate_proj", "up_proj"), np.split(value, 2, 1)):
@@ -284,7 +318,7 @@ def reference_model(name):
             weighted = key + ".weight" if key.endswith("experts.down_proj") else key
             stored = tensors.pop(ggml_name(weighted, spec["model_type"]))
             stored = stored[None] if key.endswith("shared_expert_gate.weight") else stored
-        stored = stored - stored_value(key, 0, spec)
+        stored = value_of_stored(key, stored, spec)
         parameter.copy_(torch.from_numpy(unpermute(stored, heads_of(spec, key)).copy()))
     assert set(tensors) <= {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}, f"left over: {list(tensors)}"
     fix_rope(model, 0)
@@ -311,6 +345,7 @@ def write_adapter(name):
                               stored_value(key, value, spec))
             continue
         module, which = re.fullmatch(r"base_model\.model\.(.*)\.lora_(?:embedding_)?([AB])(?:\.weight)?", key).groups()
+        value = moved(spec, module, value, True, which)
         if which == "B":
             value = permute(value, heads_of(spec, module))
         elif module.endswith("embed_tokens"):

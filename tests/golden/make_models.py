@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from common import (MODELS, clean_folder, load_model, model_class, quiet, randn, round_embed_scale, round_to,
                     write_json)
-from model_specs import FLAT, NEW_FORM, PLUS_ONE, SAME_WEIGHTS, SPECS, STACKED
+from model_specs import FLAT, NEW_FORM, SAME_WEIGHTS, SPECS, STACKED, is_plus_one
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -29,6 +29,8 @@ def weight(seed_name, key, shape, tied, plus_one=False):
         value = (0 if plus_one else 1) + randn((seed_name, key), shape, 0.2)
     elif key.endswith("bias"):
         value = randn((seed_name, key), shape, 0.3)
+    elif key.endswith("A_log"):  # some heads forget at once, others hardly
+        value = randn((seed_name, key), shape, 1.0) - 1
     elif len(shape) < 2:
         value = randn((seed_name, key), shape, 0.3)
     elif "embed_tokens" in key:
@@ -44,7 +46,7 @@ def weight(seed_name, key, shape, tied, plus_one=False):
 def fill(model, seed_name):
     tied = model.config.tie_word_embeddings
     for key, value in model.named_parameters():
-        value.copy_(weight(seed_name, key, value.shape, tied, model.config.model_type in PLUS_ONE))
+        value.copy_(weight(seed_name, key, value.shape, tied, is_plus_one(model.config.model_type, key)))
 
 
 def build_from(spec):

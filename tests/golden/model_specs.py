@@ -151,6 +151,17 @@ def mixtral(hidden, heads, kv, ffn, experts, used, **more):
     return spec | more
 
 
+def qwen3_5(hidden, heads, kv, ffn, layers=4, **more):
+    """Every fourth layer is full; the others have linear attention."""
+    spec = qwen("qwen3", hidden, heads, kv, ffn, layers=layers, head_dim=16)
+    spec.update(architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", rope_theta=500.0,
+                linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
+                linear_conv_kernel_dim=4)
+    return spec | more
+
+
+QWEN3_5_VISION = dict(depth=1, hidden_size=16, intermediate_size=32, num_heads=2, patch_size=4, in_channels=3,
+                      out_hidden_size=32, num_position_embeddings=16)
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=2.0, beta_slow=0.25)
@@ -213,6 +224,14 @@ SPECS = {
     "qwen3-vl": wrapper("Qwen3VLForConditionalGeneration", "qwen3_vl",
                         qwen_vl("qwen3_vl", head_dim=8, tie_word_embeddings=True, attention_bias=False), QWEN3_VISION,
                         image_token_id=95, video_token_id=94, vision_start_token_id=93, vision_end_token_id=92),
+    # linear attention between full one
+    "qwen3_5": qwen3_5(32, 4, 2, 48),
+    "qwen3_5-types": qwen3_5(32, 2, 1, 48, layers=3, linear_num_value_heads=2, linear_key_head_dim=16,
+                             linear_value_head_dim=8, linear_conv_kernel_dim=3,
+                             partial_rotary_factor=0.5, tie_word_embeddings=True,
+                             layer_types=["linear_attention", "full_attention", "linear_attention"]),
+    "qwen3_5-vision": wrapper("Qwen3_5ForConditionalGeneration", "qwen3_5", qwen3_5(32, 4, 2, 48), QWEN3_5_VISION,
+                              image_token_id=95, video_token_id=94, vision_start_token_id=93, vision_end_token_id=92),
     # mixtures of experts
     "qwen3-moe": qwen_moe("qwen3", 32, 4, 2, 48, 6, 2, 24, num_hidden_layers=3, head_dim=16, norm_topk_prob=True,
                           mlp_only_layers=[1], attention_bias=False),
@@ -233,11 +252,17 @@ SPECS = {
 SAME_WEIGHTS = {"phi3-short": "phi3-long", "qwen3-moe-stacked": "qwen3-moe", "rope-llama3-new": "rope-llama3",
                 "dtype-f16": "dtype-f32", "dtype-bf16": "dtype-f32"}
 # config.json as transformers 5 writes it (rope_parameters, dtype, layer_types) instead of the older form.
-NEW_FORM = {"rope-llama3-new", "qwen2-window", "gemma3-new", "qwen3-vl"}
+NEW_FORM = {"rope-llama3-new", "qwen2-window", "gemma3-new", "qwen3-vl", "qwen3_5-types", "qwen3_5-vision"}
 # Keys of the text model beside the others, as old files of Qwen have them.
 FLAT = {"qwen2-vl"}
-# Whose norms multiply with 1 + w.
-PLUS_ONE = ("gemma", "gemma2", "gemma3_text")
+# Whose norms multiply with 1 + w, but for those of linear attention.
+PLUS_ONE = ("gemma", "gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5")
+
+
+def is_plus_one(model_type, name):
+    return model_type in PLUS_ONE and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+
+
 # All experts of a layer in one tensor, as newer files have them, not one by one.
 STACKED = {"qwen3-moe-stacked"}
 # Served with this --max-model-len; the dynamic NTK factor follows from it.

@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 import plain_quant
-from make_gguf import names_of, unpermute
-from model_specs import PLUS_ONE
+from make_gguf import LINEAR_VECTORS, names_of, unpermute, value_of_stored
+from model_specs import is_plus_one
+from value_heads import moved
 
 
 def alone(name):
@@ -86,7 +87,9 @@ def read_directory(folder):
     if "original_max_position_embeddings" in config:
         rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     config |= {"rope": rope, "sliding_rope": sliding}
-    if config["model_type"] in PLUS_ONE:
+    if config["model_type"].startswith("qwen3_5"):
+        config.setdefault("partial_rotary_factor", rope.get("partial_rotary_factor", 0.25))
+    if config["model_type"].startswith("gemma"):
         dtype = getattr(torch, config.get("torch_dtype") or config["dtype"])
         config.setdefault("tie_word_embeddings", True)
         config["embedding_multiplier"] = float(torch.tensor(config["hidden_size"] ** 0.5).to(dtype))
@@ -96,7 +99,7 @@ def read_directory(folder):
 
 def plus_one(name, value, config):
     """What a norm multiplies with; files of PEFT and transformers hold one less of some models."""
-    return value + 1 if config["model_type"] in PLUS_ONE and name.endswith("norm.weight") else value
+    return value + 1 if is_plus_one(config["model_type"], name) else value
 
 
 def hf_name(name, model_type):
@@ -104,7 +107,11 @@ def hf_name(name, model_type):
     modules = {v: k for k, v in names_of(model_type).items()}
     if name in modules:
         return modules[name]
-    layer, module, kind = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name).groups()
+    layer, inside = re.fullmatch(r"blk\.(\d+)\.(.*)", name).groups()
+    vectors = {v: k for k, v in LINEAR_VECTORS.items()}
+    if inside in vectors:
+        return f"model.layers.{layer}.{vectors[inside]}"
+    module, kind = inside.rsplit(".", 1)
     return f"model.layers.{layer}.{modules[module]}.{kind}"
 
 
@@ -129,7 +136,8 @@ def read_gguf(path):
     values, tensors = gguf_values(reader), gguf_tensors(reader)
     arch = values["general.architecture"]
     get = {name[len(arch) + 1:]: value for name, value in values.items() if name.startswith(arch + ".")}.get
-    arch = {"chatglm": "glm", "qwen2vl": "qwen2_vl", "qwen3vl": "qwen3_vl"}.get(arch, arch)  # as in a config.json
+    arch = {"chatglm": "glm", "qwen2vl": "qwen2_vl", "qwen3vl": "qwen3_vl",
+            "qwen35": "qwen3_5_text"}.get(arch, arch)  # as in a config.json
     config = {
         "model_type": arch, "hidden_size": get("embedding_length"), "num_hidden_layers": get("block_count"),
         "num_attention_heads": get("attention.head_count"), "num_key_value_heads": get("attention.head_count_kv"),
@@ -142,6 +150,11 @@ def read_gguf(path):
     if arch in ("glm", "glm4"):
         config |= {"head_dim": get("attention.key_length")}
         config |= {"partial_rotary_factor": get("rope.dimension_count") / config["head_dim"]}
+    if arch == "qwen3_5_text":
+        values = get("ssm.time_step_rank")
+        config |= {"partial_rotary_factor": get("rope.dimension_count") / config["head_dim"],
+                   "linear_num_key_heads": get("ssm.group_count"), "linear_num_value_heads": values,
+                   "linear_key_head_dim": get("ssm.state_size"), "linear_value_head_dim": get("ssm.inner_size") // values}
     config |= {"norm_epsilon": get("attention.layer_norm_epsilon")}
     pattern = get("attention.sliding_window_pattern", [(i + 1) % (2 if arch == "gemma2" else 6) for i in range(99)])
     if "gemma" in arch:
@@ -168,6 +181,8 @@ def read_gguf(path):
     weights = split_weights(config, {hf_name(name, arch): value for name, value in tensors.items()})
     if get("expert_count"):
         config |= {"num_experts_per_tok": get("expert_used_count"), "norm_topk_prob": arch != "qwen2moe"}
+    if arch == "qwen3_5_text":  # sums of norms stay as they are
+        weights = {n: v if n.endswith("norm.weight") else value_of_stored(n, v, config) for n, v in weights.items()}
     weights = {n: v[None] if n.endswith("shared_expert_gate.weight") else v for n, v in each_expert(weights).items()}
     return config, {name: unpermute(value, heads_of(config, name)) for name, value in weights.items()}
 
@@ -220,6 +235,7 @@ class Adapter:
         for name in [n[:-len(".lora_a")] for n in tensors if n.endswith(".lora_a")]:
             key = hf_name(name, arch)
             a, b = tensors[name + ".lora_a"], unpermute(tensors[name + ".lora_b"], heads_of(config, key))
+            a, b = (moved(config, key, t, False, which) for t, which in ((a, "A"), (b, "B")))
             pairs[key.removesuffix(".weight")] = {"A": a.T if "embed_tokens" in key else a, "B": b}
         for module, pair in self.split_fused(pairs, weights).items():
             self.deltas[module] = pair["A"], pair["B"], None, values["adapter.lora.alpha"] / pair["B"].shape[1]

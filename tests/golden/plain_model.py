@@ -136,7 +136,8 @@ class Plain:
             scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["norm_epsilon"])
             return x / scale * self.weights[name + ".weight"] + self.weights[name + ".bias"]
         scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config["rms_norm_eps"])
-        return x / scale * self.weights[name + ".weight"]
+        less = self.config.get("norms_less_one") and not name.endswith("linear_attn.norm")
+        return x / scale * (self.weights[name + ".weight"] - (1 if less else 0))
 
     def normed(self, x, name):
         """By a norm that not every model has."""
@@ -159,6 +160,9 @@ class Plain:
     def attention(self, x, prefix, layer):
         tokens, heads, kv = len(x), self.config["num_attention_heads"], self.config["num_key_value_heads"]
         q, k, v = (self.linear(x, f"{prefix}.{p}_proj").reshape(tokens, -1, self.head_dim) for p in "qkv")
+        gated = self.config["model_type"].startswith("qwen3_5")
+        if gated:
+            q, gate = q[:, 0::2], q[:, 1::2].reshape(tokens, -1)
         if self.config["model_type"] in ("olmo2", "olmo3"):  # of all heads of a token together
             q, k = (self.norm(t.reshape(tokens, -1), f"{prefix}.{n}_norm").reshape(t.shape) for t, n in ((q, "q"), (k, "k")))
         elif f"{prefix}.q_norm.weight" in self.weights:
@@ -172,7 +176,38 @@ class Plain:
         seen = (distance >= 0) & (distance < (window_of(self.config, layer) or tokens))
         score = np.exp(np.where(seen, score, -np.inf) - score.max(-1, keepdims=True))
         mixed = np.einsum("hqk,khd->qhd", score / score.sum(-1, keepdims=True), v)
-        return self.linear(mixed.reshape(tokens, -1), f"{prefix}.o_proj")
+        mixed = mixed.reshape(tokens, -1)
+        if gated and self.config.get("attn_output_gate", True):
+            mixed = mixed / (1 + np.exp(-gate))
+        return self.linear(mixed, f"{prefix}.o_proj")
+
+    def linear_attention(self, x, prefix):
+        """The gated delta rule, one token after the other."""
+        config, tokens = self.config, len(x)
+        heads, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+        mixed, z, b, a = (self.linear(x, f"{prefix}.in_proj_{part}") for part in ("qkv", "z", "b", "a"))
+        if config.get("conv", True):
+            taps = self.weights[f"{prefix}.conv1d.weight"][:, 0].T
+            padded = np.concatenate([np.zeros((len(taps) - 1, mixed.shape[1])), mixed])
+            mixed = sum(padded[i:i + tokens] * tap for i, tap in enumerate(taps))
+        width = heads * config["linear_key_head_dim"]
+        q, k, v = (t.reshape(tokens, -1, dim) for t, dim in zip(
+            np.split(silu(mixed), [width, 2 * width], -1),
+            [config["linear_key_head_dim"]] * 2 + [config["linear_value_head_dim"]]))
+        q, k = (t / np.sqrt((t * t).sum(-1, keepdims=True) + config.get("unit_eps", 1e-6)) for t in (q, k))
+        order = np.arange(values) % heads if config.get("tiled") else np.repeat(np.arange(heads), values // heads)
+        q, k = q[:, order] / math.sqrt(q.shape[-1]), k[:, order]
+        shift = self.weights[f"{prefix}.dt_bias"] if config.get("dt_bias", True) else 0
+        decay = np.exp(-np.exp(self.weights[f"{prefix}.A_log"]) * np.log1p(np.exp(a + shift)))
+        beta = 1 / (1 + np.exp(-b)) if config.get("beta", True) else np.ones_like(b)
+        state, rows = np.zeros((values, q.shape[-1], v.shape[-1])), []
+        for t in range(tokens):
+            state = state * decay[t][:, None, None]
+            delta = (v[t] - np.einsum("hkv,hk->hv", state, k[t])) * beta[t][:, None]
+            state = state + np.einsum("hk,hv->hkv", k[t], delta)
+            rows.append(np.einsum("hkv,hk->hv", state, q[t]))
+        y = self.norm(np.stack(rows), f"{prefix}.norm") + (np.stack(rows) if config.get("gated_plus_one") else 0)
+        return self.linear(y.reshape(tokens, -1) * silu(z), f"{prefix}.out_proj")
 
     def mlp(self, x, prefix):
         if f"{prefix}.c_fc.weight" in self.weights:
@@ -224,7 +259,11 @@ class Plain:
                 y = self.mlp(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
                 x = x + self.norm(y, f"{prefix}.post_mlp_layernorm")
                 continue
-            x = x + part * self.attention(self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn", layer)
+            y = self.norm(x, f"{prefix}.input_layernorm")
+            if f"{prefix}.linear_attn.A_log" in self.weights:
+                x = x + self.linear_attention(y, f"{prefix}.linear_attn")
+            else:
+                x = x + part * self.attention(y, f"{prefix}.self_attn", layer)
             x = x + part * self.mlp_or_experts(self.norm(x, f"{prefix}.post_attention_layernorm"), f"{prefix}.mlp")
         return self.norm(x, "model.norm")
 

@@ -8,9 +8,11 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "model/layer_program.h"
 
 namespace loralei::test {
 
@@ -53,16 +55,22 @@ void write_safetensors(const std::string& path, const std::vector<MadeTensor>& t
   write_file(path, bytes);
 }
 
+namespace {
+
+const std::map<std::string, Module> kTargets = {
+    {"q_proj", Module::kQ},       {"k_proj", Module::kK},   {"v_proj", Module::kV},      {"o_proj", Module::kO},
+    {"gate_proj", Module::kGate}, {"up_proj", Module::kUp}, {"down_proj", Module::kDown}};
+
+// A layer of linear attention has two modules in the place of v_proj.
+std::vector<Module> modules_of(const ModelConfig& model, int layer, const std::string& target) {
+  const Module module = kTargets.at(target);
+  if (module == Module::kV && is_linear(model, layer)) return {module, Module::kDecay};
+  return {module};
+}
+
+}  // namespace
+
 std::vector<MadeTensor> adapter_tensors(const ModelConfig& model, const MadeAdapter& adapter) {
-  const int q = model.heads * model.head_dim, kv = model.kv_heads * model.head_dim;
-  const std::map<std::string, std::pair<int, int>> shapes = {// module -> in, out
-                                                             {"q_proj", {model.hidden, q}},
-                                                             {"k_proj", {model.hidden, kv}},
-                                                             {"v_proj", {model.hidden, kv}},
-                                                             {"o_proj", {q, model.hidden}},
-                                                             {"gate_proj", {model.hidden, model.ffn}},
-                                                             {"up_proj", {model.hidden, model.ffn}},
-                                                             {"down_proj", {model.ffn, model.hidden}}};
   Prng random(adapter.seed);
   std::vector<MadeTensor> tensors;
   const auto add = [&](const std::string& name, int rows, int cols) {
@@ -75,12 +83,12 @@ std::vector<MadeTensor> adapter_tensors(const ModelConfig& model, const MadeAdap
   };
   for (int layer = 0; layer < model.layers; ++layer) {
     for (const std::string& target : adapter.targets) {
-      const bool attention = target[0] == 'q' || target[0] == 'k' || target[0] == 'v' || target[0] == 'o';
-      const std::string name =
-          "base_model.model.model.layers." + std::to_string(layer) + (attention ? ".self_attn." : ".mlp.") + target;
-      const auto [in, out] = shapes.at(target);
-      add(name + ".lora_A.weight", adapter.rank, in);
-      add(name + ".lora_B.weight", out, adapter.rank);
+      for (const Module module : modules_of(model, layer, target)) {
+        const std::string name = "base_model.model.model.layers." + std::to_string(layer) + "." +
+                                 layer_matrix(model, layer, static_cast<size_t>(module));
+        add(name + ".lora_A.weight", adapter.rank, module_in(model, layer, module));
+        add(name + ".lora_B.weight", module_out(model, layer, module), adapter.rank);
+      }
     }
   }
   return tensors;
@@ -100,7 +108,16 @@ std::string write_adapter(const std::string& path, const ModelConfig& model, con
   MadeAdapter made = adapter;
   if (model.experts.count > 0)  // of its MLPs some layers have none
     std::erase_if(made.targets, [](const std::string& target) { return target.size() > std::string("q_proj").size(); });
-  return write_adapter(path, made, adapter_tensors(model, made));
+  const std::vector<MadeTensor> tensors = adapter_tensors(model, made);
+  std::set<std::string> names;
+  for (const std::string& target : made.targets) {
+    for (int layer = 0; layer < model.layers; ++layer) {
+      for (const Module module : modules_of(model, layer, target))
+        names.insert(std::strchr(layer_matrix(model, layer, static_cast<size_t>(module)), '.') + 1);
+    }
+  }
+  made.targets.assign(names.begin(), names.end());
+  return write_adapter(path, made, tensors);
 }
 
 std::string write_wide_adapter(const std::string& path, const ModelConfig& model, int more_tokens) {

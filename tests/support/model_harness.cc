@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "model/layer_program.h"
+#include "model/linear_state.h"
 #include "weights/pack.h"
 
 namespace loralei::test {
@@ -62,11 +63,15 @@ Result<std::unique_ptr<ModelHarness>> ModelHarness::open(const std::string& path
   kv.head_stride_bytes = kv_head_bytes(kv.dtype, config.head_dim);
   kv.kv_stride_bytes = kv.head_stride_bytes * config.kv_heads;
   kv.layer_stride_bytes = kv.kv_stride_bytes * 2;
-  kv.block_stride_bytes = kv.layer_stride_bytes * config.layers;
+  kv.block_stride_bytes = kv.layer_stride_bytes * kv_layers(config);
   harness->total_blocks_ = blocks_per_sequence * options.sequences_max;
   const int64_t bytes = kv.block_stride_bytes * blocks_per_sequence * options.sequences_max;
   TRY_ASSIGN(harness->kv_bytes_, HostBuffer::allocate(bytes));
   kv.base = harness->kv_bytes_.data();
+  const int64_t state_bytes = state_floats(config) * static_cast<int64_t>(sizeof(float)) * options.sequences_max;
+  if (state_bytes > 0) {
+    TRY_ASSIGN(harness->states_, HostBuffer::allocate(state_bytes));
+  }
   // Sequences take blocks in an interleaved order, so that a table that is ignored shows.
   harness->blocks_.resize(static_cast<size_t>(options.sequences_max));
   for (int block = 0; block < blocks_per_sequence; ++block) {
@@ -85,13 +90,20 @@ Result<std::unique_ptr<Model>> ModelHarness::make_model(const ModelLimits& limit
   return Model::create(model_->config(), *weights_, *ops, *pool_, limits);
 }
 
+std::span<float> ModelHarness::state(int sequence) const {
+  const int64_t floats = state_floats(model_->config());
+  return {reinterpret_cast<float*>(states_.data()) + sequence * floats, static_cast<size_t>(floats)};
+}
+
+void ModelHarness::copy_state(int from, int to) { std::ranges::copy(state(from), state(to).begin()); }
+
 void ModelHarness::poison_kv() { std::memset(kv_bytes_.data(), 0xff, static_cast<size_t>(kv_bytes_.size_bytes())); }
 
 std::vector<std::byte> ModelHarness::kv_bytes(const std::vector<int32_t>& blocks, int count) const {
   std::vector<std::byte> bytes;
   const int64_t number = row_bytes(kv_.dtype, 1);
   const auto add = [&](const std::byte* from, int64_t count) { bytes.insert(bytes.end(), from, from + count); };
-  for (int layer = 0; layer < model_->config().layers; ++layer) {
+  for (int layer = 0; layer < kv_layers(model_->config()); ++layer) {
     for (int position = 0; position < count; ++position) {
       const int32_t block = blocks[static_cast<size_t>(position / kKvBlockTokens)];
       const int slot = position % kKvBlockTokens;
@@ -130,6 +142,7 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
   std::vector<TokenId> tokens;
   std::vector<int32_t> positions, logits_rows, hidden_rows;
   std::vector<RowGroup> groups;
+  std::vector<float*> states;
   std::vector<LoraSegment> segments;
   std::vector<RowOverride> overrides;
   std::vector<const Adapter*> slots = kept_slots_;
@@ -138,6 +151,11 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
     const auto count = static_cast<int32_t>(span.tokens.size());
     const std::vector<int32_t>& table = span.blocks.empty() ? blocks(span.sequence) : span.blocks;
     groups.push_back({begin, count, span.position, table.data()});
+    if (has_linear(config)) {
+      const std::span<float> kept = state(span.sequence);
+      if (span.position == 0) std::ranges::fill(kept, 0.0f);
+      states.push_back(kept.data());
+    }
     for (int i = 0; i < count; ++i) {
       tokens.push_back(span.tokens[static_cast<size_t>(i)]);
       positions.push_back(span.position + i);
@@ -173,6 +191,7 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
   batch.tokens = tokens;
   batch.positions = positions;
   batch.groups = groups;
+  batch.states = states;
   batch.segments = segments;
   batch.sources = sources.data();
   batch.slots = static_cast<int32_t>(slots.size());
@@ -185,7 +204,11 @@ Result<StepOutput> ModelHarness::run(const std::vector<Span>& spans) {
   batch.hidden_rows = hidden_rows;
   batch.hidden = hidden.data();
   const uint64_t ops_before = model_->op_count();
-  TRY(forward_ ? forward_(batch) : model_->forward(batch, kv_));
+  const std::vector<std::byte> states_before(states_.bytes().begin(), states_.bytes().end());
+  if (Status done = forward_ ? forward_(batch) : model_->forward(batch, kv_); !done.ok()) {
+    std::ranges::copy(states_before, states_.data());  // so that the step can be run again
+    return done.error();
+  }
   StepOutput output;
   output.ops = model_->op_count() - ops_before;
   for (size_t row = 0; row < logits_rows.size(); ++row) {

@@ -94,6 +94,11 @@ class ModelHarness {
   Result<std::unique_ptr<Model>> make_model(const ModelLimits& limits);
   // Fills the whole KV area with NaN: a read of an unwritten slot shows.
   void poison_kv();
+  // What a sequence keeps of layers of linear attention becomes what another one does; of
+  // models without such layers nothing. A span at position 0 begins with zeros.
+  void copy_state(int from, int to);
+  // Its numbers.
+  std::span<float> state(int sequence) const;
   // The block table a sequence has of its own.
   const std::vector<int32_t>& blocks(int sequence) const { return blocks_[static_cast<size_t>(sequence)]; }
   // The bytes of K and V of positions [0, count) behind a block table, in every
@@ -111,6 +116,7 @@ class ModelHarness {
   HostBuffer kv_bytes_;
   KvView kv_;
   std::vector<std::vector<int32_t>> blocks_;
+  HostBuffer states_;  // of all sequences, one behind the other
   std::vector<std::shared_ptr<const Adapter>> adapters_;
   std::vector<const Adapter*> kept_slots_;
   int vocab_max_ = 0;

@@ -43,7 +43,7 @@ Status take_shares(const DeviceRequest& request, EmulatedParts& parts, MemoryPla
   MemoryRequest memory = request.memory;
   memory.on_device = true;
   memory.block_bytes =
-      kv_block_bytes({request.config.layers, request.config.kv_heads, request.config.head_dim, request.kv_dtype});
+      kv_block_bytes({kv_layers(request.config), request.config.kv_heads, request.config.head_dim, request.kv_dtype});
   memory.left_bytes = ledger.available_bytes(MemoryUse::kKv) - scratch;
   if (memory.left_bytes < memory.block_bytes) {
     return too_large("The model needs " + format_bytes(ledger.used_bytes(MemoryUse::kWeights)) +
@@ -72,7 +72,7 @@ Result<DeviceBackend> make_emulated_backend(const EmulatedOptions& options, cons
   ModelLimits limits = request.limits;
   limits.max_model_len = backend.plan.max_model_len;
   TRY_ASSIGN(parts->model, Model::create(config, request.weights, request.ops, request.pool, limits));
-  const KvShape shape{config.layers, config.kv_heads, config.head_dim, request.kv_dtype};
+  const KvShape shape{kv_layers(config), config.kv_heads, config.head_dim, request.kv_dtype};
   TRY_ASSIGN(parts->kv, BlockPool::create(shape, backend.plan.kv_blocks, request.ledger));
   EmulatedTierOptions tier;
   tier.bytes_max = backend.plan.adapter_bytes;

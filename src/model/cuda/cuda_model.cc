@@ -73,7 +73,8 @@ int64_t result_floats(const ModelConfig& config, const CudaModelOptions& options
 
 std::vector<cuda::DeviceWeight> all_weights(const CudaWeights& weights) {
   std::vector<cuda::DeviceWeight> all;
-  for (const CudaLayer& layer : weights.layers) all.insert(all.end(), layer.matrix.begin(), layer.matrix.end());
+  for (const CudaLayer& layer : weights.layers)
+    all.insert(all.end(), layer.matrix.begin(), layer.matrix.begin() + static_cast<size_t>(Module::kDecay));
   all.push_back(weights.head);
   return all;
 }
@@ -213,7 +214,8 @@ Status check_config(const ModelConfig& config) {
   const bool shapes = config.attention_cap != 0 || config.logits_cap != 0 || config.rotary_dim != 0 ||
                       config.sliding_rope || config.activation != Activation::kSilu || !config.gated ||
                       config.norm_plus_one || config.centred_norms;
-  if (config.experts.count > 0 || multiplies || norms || shapes || !config.unturned.empty()) {
+  const bool linear = has_linear(config) || config.attention_gate;
+  if (config.experts.count > 0 || linear || multiplies || norms || shapes || !config.unturned.empty()) {
     return unsupported("Models of the architecture " + config.architecture +
                        " cannot be computed on a GPU yet; run it on the CPU (--device cpu).");
   }

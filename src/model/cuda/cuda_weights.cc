@@ -23,8 +23,9 @@ void walk(const ModelConfig& config, const LayerProgram& program, const WeightSt
     const LayerWeights& from = program.layers[i];
     CudaLayer& layer = to.layers[i];
     for (size_t m = 0; m < kLayerModules; ++m) {
+      if (from.matrix[m] == kNoTensor) continue;  // kDecay
       matrix(weights.view(from.matrix[m]), layer.matrix[m]);
-      vector(from.bias[m], module_out(config, static_cast<Module>(m)), layer.bias[m]);
+      vector(from.bias[m], module_out(config, static_cast<int>(i), static_cast<Module>(m)), layer.bias[m]);
     }
     const auto norm = [&](LayerNorm which, const float*& place) {
       vector(from.norm[static_cast<size_t>(which)], norm_width(config, which), place);

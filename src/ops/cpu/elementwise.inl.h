@@ -110,14 +110,14 @@ void rope(OpContext& ctx, const RopeArgs& args) {
                          });
 }
 
-// x / (1 + e^-z): silu with z = x. GELU by tanh is that as well, with z = 2u, since
-// (1 + tanh u) / 2 = 1 / (1 + e^-2u).
+// x / (1 + e^-z): silu with z = x, the sigmoid with 1 in front instead of x. GELU by tanh
+// is that as well, with z = 2u, since (1 + tanh u) / 2 = 1 / (1 + e^-2u).
 template <Activation kOf>
 LORALEI_INLINE F activate(F x) {
   F minus_z = sub(zero(), x);
   if constexpr (kOf == Activation::kGeluTanh)  // -2 sqrt(2 / pi) (x + 0.044715 x^3)
     minus_z = mul(x, fma(mul(x, x), set1(-0.0713548163f), set1(-1.59576912f)));
-  return div(x, add(set1(1.0f), exp_f32(minus_z)));
+  return div(kOf == Activation::kSigmoid ? set1(1.0f) : x, add(set1(1.0f), exp_f32(minus_z)));
 }
 
 template <Activation kOf>
@@ -132,8 +132,10 @@ void activate_row(float* gate, const float* up, int32_t dim) {
 void swiglu(OpContext& ctx, const SwigluArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
-  void (*const row_of)(float*, const float*, int32_t) =
-      args.activation == Activation::kSilu ? activate_row<Activation::kSilu> : activate_row<Activation::kGeluTanh>;
+  using RowOf = void (*)(float*, const float*, int32_t);
+  static constexpr RowOf kRowOf[] = {activate_row<Activation::kSilu>, activate_row<Activation::kGeluTanh>,
+                                     activate_row<Activation::kSigmoid>};
+  const RowOf row_of = kRowOf[static_cast<size_t>(args.activation)];
   ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.dim} * 2), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row)
       row_of(args.gate + row * args.stride, args.up == nullptr ? nullptr : args.up + row * args.stride, args.dim);

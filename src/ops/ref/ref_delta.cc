@@ -41,7 +41,7 @@ void convolve(const CausalConvArgs& args, const StateRows& group, int64_t channe
 
 // One row of one value head; `state` is the head's.
 void delta_row(const DeltaRuleArgs& args, int64_t row, int64_t head, float* state) {
-  const int64_t keys = args.key_dim, values = args.value_dim, key_head = head / (args.v_heads / args.k_heads);
+  const int64_t keys = args.key_dim, values = args.value_dim, key_head = args.key_head(head);
   const float* const q = args.q + row * args.stride + key_head * keys;
   const float* const k = args.k + row * args.stride + key_head * keys;
   const float* const v = args.v + row * args.stride + head * values;

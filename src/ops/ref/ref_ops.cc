@@ -306,6 +306,7 @@ void ref_rope(OpContext& ctx, const RopeArgs& args) {
 
 double activated(Activation activation, double x) {
   if (activation == Activation::kSilu) return x / (1.0 + std::exp(-x));
+  if (activation == Activation::kSigmoid) return 1.0 / (1.0 + std::exp(-x));
   const double u = std::sqrt(2.0 * std::numbers::inv_pi) * (x + 0.044715 * x * x * x);
   return x / (1.0 + std::exp(-2.0 * u));  // x / 2 (1 + tanh u)
 }

@@ -57,7 +57,7 @@ void turn_into_gates(float* decay, float* beta, int32_t rows, float a_log, float
 
 // What all columns of the head need of rows [first, first + rows).
 void prepare_rows(const DeltaRuleArgs& args, int64_t head, int64_t first, int32_t rows, const DeltaMemory& memory) {
-  const int64_t key = head / (args.v_heads / args.k_heads) * args.key_dim;
+  const int64_t key = args.key_head(head) * args.key_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(args.key_dim));
   for (int32_t i = 0; i < rows; ++i) {
     const int64_t row = first + i;
