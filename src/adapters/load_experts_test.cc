@@ -70,6 +70,24 @@ TEST_F(LoadExperts, OfSingleExpertsAreTheirs) {
   EXPECT_GT(change_norm(*adapter), 0);
 }
 
+// As PEFT shortens a list where experts are parameters.
+TEST_F(LoadExperts, NamesOfTheSharedExpertAskForNoSingleOnes) {
+  base.config.experts.shared_width = 12;
+  config["target_modules"] = {"up_proj"};
+  const auto give = [&](const std::string& module, int out) {
+    tensors[module + ".lora_A.weight"] = matrix({kRank, 8}, 1);
+    tensors[module + ".lora_B.weight"] = matrix({out, kRank}, 9);
+  };
+  give(kLayer + "0.mlp.up_proj", 12);  // the layer without experts
+  expect_error({"targets 4 modules without tensors", "mlp.shared_expert.up_proj"});
+  give(kLayer + "1.mlp.shared_expert.up_proj", 12);
+  const auto adapter = good();
+  EXPECT_EQ(adapter->pair(1, Module::kUp).rank, kRank);
+  EXPECT_FALSE(adapter->experts.any());
+  give(kExperts1 + ".0.up_proj", 5);  // some are there: the others are missing
+  expect_error({"targets 2 modules without tensors", "experts.1.up_proj"});
+}
+
 TEST_F(LoadExperts, OfParametersArePickedApart) {
   config["target_parameters"] = {"mlp.experts.gate_up_proj", "experts.down_proj"};
   for (const char* dtype : {"F32", "F16", "BF16"}) {

@@ -401,10 +401,24 @@ class PeftPlanner {
     return kinds;
   }
 
+  // To newer versions of transformers single experts are no modules, and a name that PEFT
+  // shortened means the shared expert alone. So it does where the file has none of a
+  // single expert.
+  std::set<std::string> names_of_shared(const std::vector<ModuleRef>& modules) {
+    std::set<std::string> names;
+    for (const ModuleRef& ref : modules) {
+      const ModuleTensors* module = find(ref.key);
+      if (module == nullptr || (!module->pair.a && !module->pair.b)) continue;
+      if (ref.site == Site::kExpertMatrix) return {};
+      if (ref.key.find(".mlp.shared_expert.") != std::string::npos) names.insert(module_name(ref));
+    }
+    return names;
+  }
+
   Status plan_pairs() {
     std::vector<std::string> missing;
     const std::vector<ModuleRef> modules = lora_modules(config_);
-    const std::set<std::string> untrained = untrained_kinds(modules);
+    const std::set<std::string> untrained = untrained_kinds(modules), shared = names_of_shared(modules);
     for (size_t i = 0; i < modules.size(); ++i) {
       const ModuleRef& ref = modules[i];
       const bool targeted = targeted_[i];
@@ -417,8 +431,9 @@ class PeftPlanner {
       if (!has) {
         // A pattern may mean a fused name by accident; a list names it on purpose.
         const bool meant = !fused || !peft_.target_names.empty();
-        const bool fine =
-            covered_by_fused(ref) || (tied_pair_ && ref.site == Site::kHead) || untrained.contains(module_name(ref));
+        const bool fine = covered_by_fused(ref) || (tied_pair_ && ref.site == Site::kHead) ||
+                          untrained.contains(module_name(ref)) ||
+                          (ref.site == Site::kExpertMatrix && shared.contains(module_name(ref)));
         if (targeted && meant && !fine) missing.push_back(ref.key);
         continue;
       }

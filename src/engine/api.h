@@ -216,6 +216,7 @@ struct EngineStats : MemoryShares {  // the host's
   // encoded among them.
   int64_t kv_blocks_total = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
   KvCoded kv_coded;
+  KvStates kv_states;
   std::optional<KvDiskStats> kv_disk;      // where prefixes are kept on disk
   int64_t kv_restored_blocks = 0;          // that came back from there
   std::optional<KvEventCounts> kv_events;  // where others are told

@@ -111,7 +111,7 @@ void BatchSlot::add_rows(const PlanGroup& group, const Sequence& sequence) {
   const int32_t places = kv_blocks_for(group.position + group.row_count);
   CHECK(sequence.lease.places() >= places);
   groups_.push_back({group.row_begin, group.row_count, group.position, static_cast<int32_t>(blocks_.size()), places,
-                     stream_of(group, *sequence.request)});
+                     stream_of(group, *sequence.request), sequence.lease.state()});
   add_tables(sequence.lease, places);
   for (int32_t row = 0; row < group.row_count; ++row) positions_.push_back(group.position + row);
   add_replaced(group, *sequence.request);

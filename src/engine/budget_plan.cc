@@ -33,14 +33,16 @@ int64_t kept_adapter_bytes(const RunningMemory& memory) {
 int64_t streaming_kv_bytes(const MemoryRequest& request, int64_t budget_bytes) {
   if (request.kv_cache_bytes > 0) return request.kv_cache_bytes;
   const int64_t one = kv_bytes_for(request, std::max<int64_t>(1, request.max_model_len));
-  const int64_t several = request.max_model_len > 0 ? one * std::min(request.max_sequences, kStreamingSequences)
-                                                    : kv_bytes_for(request, kStreamingKvTokens);
-  return std::max(one, std::min(several, budget_bytes / 8));
+  const int32_t sequences = std::min(request.max_sequences, kStreamingSequences);
+  const int64_t several = request.max_model_len > 0 ? one * sequences : kv_bytes_for(request, kStreamingKvTokens);
+  const int64_t states = 2 * sequences * request.state_bytes;  // and a copy for each
+  return std::max(one + request.state_bytes, std::min(several + states, budget_bytes / 8));
 }
 
 int64_t least_beside_resident_bytes(const MemoryRequest& request, int64_t budget_bytes) {
   const int64_t tokens = std::max(kResidentKvTokens, request.max_model_len);
-  const int64_t kv = request.kv_cache_bytes > 0 ? request.kv_cache_bytes : kv_bytes_for(request, tokens);
+  const int64_t kv =
+      request.kv_cache_bytes > 0 ? request.kv_cache_bytes : kv_bytes_for(request, tokens) + request.state_bytes;
   if (request.adapter_bytes > 0) return kv + request.adapter_bytes;
   // A sequence of a stated length takes what it needs, and leaves something for adapters.
   return request.max_model_len > 0 ? kv + std::min(kv, budget_bytes / kStreamingAdapterPart) : kv;

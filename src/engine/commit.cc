@@ -35,6 +35,7 @@ void EngineLoop::commit_rows() {
     const int32_t drafted = group.provisional ? group.row_count - 1 : 0;
     sequence.computed = group.position + group.row_count - drafted;
     if (!request.provisional) parts_.kv->publish(sequence.lease, request.key, sequence.tokens, sequence.computed);
+    parts_.kv->keep_state(sequence.lease, sequence.computed);
     parts_.kv->pass(sequence.lease, sequence.computed);
     const auto draft_end = planned_.plan.tokens.begin() + group.row_begin + group.row_count;
     sequence.tokens.insert(sequence.tokens.end(), draft_end - drafted, draft_end);

@@ -15,6 +15,7 @@
 #include "engine/memory_plan.h"
 #include "engine/start.h"
 #include "engine/validate.h"
+#include "model/linear_state.h"
 #include "sys/threads.h"
 
 namespace loralei {
@@ -352,8 +353,16 @@ ModelLimits step_limits(const EngineOptions& options, const ModelConfig& config)
 
 namespace {
 
+// What is for single blocks has no use for a state of a whole text.
+Status check_states(const EngineParts& parts) {
+  const bool blocks = parts.executor->kv_blocks() > 0 || !parts.options.kv_dir.empty() || parts.kv_events != nullptr;
+  if (!blocks || state_floats(parts.config) == 0) return {};
+  return unsupported("states of sequences do not go together with a device's KV cache, --kv-dir or --kv-events");
+}
+
 // The executor's own blocks, or blocks of host memory; how many.
 Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length, LoopParts& loop) {
+  TRY(check_states(parts));
   const EngineOptions& options = parts.options;
   loop.kv_block_bytes = kv_block_bytes(shape);
   loop.kv_eviction = options.kv_eviction;
@@ -368,6 +377,13 @@ Result<int32_t> make_kv(EngineParts& parts, const KvShape& shape, int64_t length
   TRY_ASSIGN(blocks, kv_block_count(options, shape, length, *parts.ledger));
   TRY_ASSIGN(loop.kv, KvCache::create(shape, blocks, options.prefix_cache, *parts.ledger, *parts.clock,
                                       parts.memory.kv_blocks_max));
+  if (const int64_t floats = state_floats(parts.config); floats > 0) {
+    constexpr int32_t kSlotsOfSequence = 2;  // its own, and a copy
+    const int32_t slots = parts.state_slots > 0 ? parts.state_slots
+                                                : options.max_sequences * (options.prefix_cache ? kSlotsOfSequence : 1);
+    TRY(loop.kv->keep_states(floats, slots, *parts.ledger));
+    parts.executor->use_states(loop.kv->states());
+  }
   KvRestOptions rest{
       .sharing = options.kv_sharing, .delta = options.kv_delta, .pool = parts.pool, .ledger = parts.ledger};
   if (parts.kv_steps && !has_vector_scale(shape.dtype)) {
@@ -412,6 +428,12 @@ Status tell_of_kv(const EngineParts& parts, KvCache& kv) {
         "--kv-events tells of prefixes, and --no-prefix-cache keeps none; start without one of them");
   kv.tell(*parts.kv_events);
   return {};
+}
+
+// At once.
+int32_t sequences_most(const EngineOptions& options, const ModelLimits& limits, const StateView& states) {
+  const int32_t most = std::min({options.max_sequences, limits.rows_max, limits.logits_rows_max});
+  return states.slots > 0 ? std::min(most, states.slots) : most;
 }
 
 }  // namespace
@@ -475,7 +497,7 @@ Result<std::unique_ptr<Engine>> start_engine(EngineParts parts) {
   loop.registry.rank_max =
       options.adapter_rank_max > 0 ? std::min(options.adapter_rank_max, limits.rank_max) : limits.rank_max;
   loop.max_model_len = static_cast<int32_t>(max_model_len);
-  loop.max_sequences = std::min({options.max_sequences, limits.rows_max, limits.logits_rows_max});
+  loop.max_sequences = sequences_most(options, limits, loop.kv->states());
   loop.step_tokens = std::clamp(options.step_tokens, loop.max_sequences, limits.rows_max);
   loop.step_time_ns = options.step_time_ns;
   loop.adapter_keeping = options.adapter_keeping;

@@ -13,6 +13,7 @@
 #include "engine/step_outputs.h"
 #include "kv/block_pool.h"
 #include "kv/kv_coder.h"
+#include "kv/state_pool.h"
 #include "model/layer_program.h"
 #include "model/linear_state.h"
 #include "sys/cpu.h"
@@ -22,10 +23,11 @@
 
 namespace loralei {
 
-MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes, const KvTables& tables) {
+MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes, const KvTables& tables, int64_t state_bytes) {
   MemoryRequest request;
   request.block_bytes = block_bytes;
   request.tables = tables;
+  request.state_bytes = state_bytes;
   request.max_model_len = options.max_model_len;
   request.max_sequences = options.max_sequences;
   request.kv_cache_bytes = options.kv_cache_bytes;
@@ -35,8 +37,8 @@ MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes, const 
 }
 
 MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config, int64_t block_bytes,
-                             const KvTables& tables) {
-  MemoryRequest request = asked_of(options, block_bytes, tables);
+                             const KvTables& tables, int64_t state_bytes) {
+  MemoryRequest request = asked_of(options, block_bytes, tables, state_bytes);
   request.model_len_max = options.max_model_len > 0 ? positions_reached(config) : config.max_position;
   return request;
 }
@@ -117,6 +119,7 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
   fixed.other = process_bytes() + kOtherReserve;
   fixed.requests = request_reserve(options, budget);
   fixed.tables = kv_tables_of(options, config, fixed.limits);
+  fixed.state = state_bytes(state_floats(config));
   fixed.kv_block = kv_block_bytes({kv_layers(config),
                                    config_of_cache(options, config).kv_heads,
                                    config.head_dim,
@@ -128,13 +131,13 @@ FixedBytes fixed_bytes(const EngineHostOptions& options, const ModelConfig& conf
 
 bool fits_resident(int64_t weight_bytes, const FixedBytes& fixed, const EngineOptions& engine, int64_t budget) {
   return weight_bytes + fixed.other + fixed.requests + fixed.scratch + fixed.outputs +
-             least_beside_resident_bytes(asked_of(engine, fixed.kv_block, fixed.tables), budget) <=
+             least_beside_resident_bytes(asked_of(engine, fixed.kv_block, fixed.tables, fixed.state), budget) <=
          budget;
 }
 
 StreamShares stream_shares(const EngineOptions& engine, const FixedBytes& fixed, int64_t budget) {
   StreamShares shares;
-  shares.kv = streaming_kv_bytes(asked_of(engine, fixed.kv_block, fixed.tables), budget);
+  shares.kv = streaming_kv_bytes(asked_of(engine, fixed.kv_block, fixed.tables, fixed.state), budget);
   shares.adapters = engine.adapter_bytes > 0 ? engine.adapter_bytes : budget / kStreamingAdapterPart;
   shares.weights = budget - fixed.other - fixed.requests - shares.kv - shares.adapters - fixed.scratch - fixed.outputs;
   return shares;
@@ -246,15 +249,13 @@ Status EngineHost::prepare(const EngineHostOptions& options, LogSink& log, const
   Parts& parts = *parts_;
   parts.options = options;
   TRY_ASSIGN(parts.file, open_base_model(options.model_path));
-  if (state_floats(parts.file.config) > 0)
-    return unsupported("Models with linear attention (" + parts.file.config.architecture +
-                       ") cannot be served yet: their sequences' states have no place.");
   TRY_ASSIGN(parts.ops, op_table_of(options));
   const int threads = threads_of(options);
   parts.pool = std::make_unique<ThreadPool>(threads_of_rank(options));
   int64_t budget = budget_of(options);
   parts.weight_options = weight_options_of(options, threads);
   parts.weight_options.progress = progress;
+  TRY(check_states(options, parts.file.config));
   TRY(check_ranks(options, parts.file, parts.weight_options));
 
   for (const std::string& note : options.notes) log.log(LogLevel::kWarning, note);
@@ -406,11 +407,13 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
   parts.scratch = std::move(*scratch);
   const int64_t kv_block = kv_block_bytes({kv_layers(config), config_of_cache(parts.options, config).kv_heads,
                                            config.head_dim, fixed.kv_dtype, parts.streams, fixed.tables});
-  MemoryRequest request = memory_request(engine.options, config, kv_block, fixed.tables);
+  MemoryRequest request = memory_request(engine.options, config, kv_block, fixed.tables, fixed.state);
   request.left_bytes = budget - parts.ledger->used_bytes() - fixed.outputs;
   TRY_ASSIGN(parts.plan, plan_memory(request));
   engine.options.kv_cache_bytes = parts.plan.kv_bytes;
   engine.options.adapter_bytes = parts.plan.adapter_bytes;
+  engine.options.max_sequences = parts.plan.max_sequences;
+  engine.state_slots = parts.plan.state_slots;
   parts.kv_blocks_max = kv_blocks_max(parts.plan, engine.options.max_sequences, kv_block, fixed.tables);
   parts.kv_tables = engine.kv_tables = fixed.tables;
   ModelLimits limits = fixed.limits;
@@ -480,6 +483,11 @@ std::vector<std::string> EngineHost::notes() const {
   if (asked.cold_start == ColdStart::kAssisted && parts_->helpers == 0)
     notes.push_back("--cold-start assisted is layered here: there are no helper processes.");
   if (const std::string whole = note_of_windows(); !whole.empty()) notes.push_back(whole);
+  if (asked.speculate == Speculation::kLookup && parts_->plan.state_slots > 0) {
+    notes.push_back(
+        "--speculate lookup changes nothing here: the states of this model's linear layers cannot be taken back to the "
+        "tokens that were guessed well.");
+  }
   const ModelConfig& config = parts_->file.config;
   if (config.rope_scaling.kind == RopeScalingKind::kLongRope) {
     const std::string length = std::to_string(original_position_of(config));

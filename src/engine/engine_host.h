@@ -146,6 +146,7 @@ class EngineHost {
   void use_found_steps(EngineParts& engine, LogSink& log);
   void plan_lending(EngineParts& engine, LogSink& log);
   std::string describe_kv() const;
+  std::string describe_states() const;
   std::string describe_kv_sharing() const;
   std::string note_of_windows() const;
   std::string threads_text() const;

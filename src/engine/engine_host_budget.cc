@@ -49,13 +49,16 @@ RunningMemory EngineHost::running_memory(int64_t idle_adapter_bytes) const {
   const Ledger& ledger = *parts.ledger;
   RunningMemory memory;
   memory.kept_bytes = ledger.used_bytes(MemoryUse::kScratch) + ledger.used_bytes(MemoryUse::kRequests) +
-                      ledger.used_bytes(MemoryUse::kOther);
+                      ledger.used_bytes(MemoryUse::kOther) + parts.plan.state_bytes;
   memory.adapter_bytes = std::max<int64_t>(0, ledger.used_bytes(MemoryUse::kAdapters) - idle_adapter_bytes);
   memory.whole_weight_bytes = parts.weights->whole_bytes();
   memory.least_weight_bytes = parts.weights->least_bytes(parts.options.residency.policy);
   memory.kv_blocks_least = static_cast<int32_t>(parts.kv_tables.blocks_most(parts.plan.max_model_len));
   memory.kv_blocks_most = parts.kv_blocks_max;
   memory.asked = asked_of(parts.options.engine, parts.plan.kv_bytes / parts.plan.kv_blocks, parts.kv_tables);
+  if (memory.asked.kv_cache_bytes > 0)  // of which states keep theirs
+    memory.asked.kv_cache_bytes =
+        std::max(memory.asked.block_bytes, memory.asked.kv_cache_bytes - parts.plan.state_bytes);
   return memory;
 }
 
@@ -144,7 +147,8 @@ Status EngineHost::apply_budget(int64_t budget, const RoomMaker& room, LogSink& 
     TRY_ASSIGN(shares, shares_of(budget, room.idle_adapter_bytes));  // now that it is known what a pass reads
   }
   const int64_t before = ledger.budget_bytes(), block_bytes = parts.plan.kv_bytes / parts.plan.kv_blocks;
-  const auto kv_now = static_cast<int32_t>(ledger.used_bytes(MemoryUse::kKv) / block_bytes);
+  const int64_t kv_now_bytes = ledger.used_bytes(MemoryUse::kKv) - parts.plan.state_bytes;
+  const auto kv_now = static_cast<int32_t>(kv_now_bytes / block_bytes);
   if (budget > before) CHECK(ledger.set_budget(budget));
   room.shrink_adapters(shares.adapter_bytes);
   if (shares.kv_blocks < kv_now) CHECK(room.resize_kv(shares.kv_blocks));  // only growing can be refused

@@ -11,6 +11,7 @@
 #include "engine/kv_steps_file.h"
 #include "engine/start.h"
 #include "kv/kv_coder.h"
+#include "model/linear_state.h"
 
 namespace loralei {
 namespace {
@@ -20,6 +21,23 @@ KvGridShape grid_shape_of(const ModelConfig& config, DType dtype) {
 }
 
 }  // namespace
+
+// A state is of one text up to one position: what keeps or tells of single blocks has no
+// use for it, and a device and several ranks have none.
+Status check_states(const EngineHostOptions& options, const ModelConfig& config) {
+  if (state_floats(config) == 0) return {};
+  const auto refuse = [](const std::string& what) -> Status {
+    return unsupported(
+        "This model's linear layers keep a state of a whole text instead of KV, which does not go together with " +
+        what);
+  };
+  if (options.device) return refuse("a device yet; leave out --device, or say --device cpu.");
+  if (options.tensor_parallel > 1) return refuse("--tensor-parallel yet; start without it.");
+  if (options.engine.kv_sharing != KvSharing::kExact) return refuse("--kv-sharing; start without it, or with exact.");
+  if (!options.engine.kv_dir.empty()) return refuse("--kv-dir, which keeps single blocks; start without it.");
+  if (options.kv_events != nullptr) return refuse("--kv-events, which tells of single blocks; start without it.");
+  return {};
+}
 
 // A device's cache has one table for all layers, and so have those of several ranks.
 std::string whole_windows_for(const EngineHostOptions& options) {
@@ -34,6 +52,7 @@ std::string whole_windows_for(const EngineHostOptions& options) {
 
 KvTables kv_tables_of(const EngineHostOptions& options, const ModelConfig& config, const ModelLimits& limits) {
   if (config.sliding.empty() || !whole_windows_for(options).empty()) return {};
+  if (state_floats(config) > 0) return {};  // a prefix is found by its state, with all blocks
   return kv_tables(config.sliding, limits.max_model_len, limits.rows_max);
 }
 
@@ -45,10 +64,20 @@ std::string EngineHost::note_of_windows() const {
   return "The KV cache holds whole texts in layers that attend to a sliding window too, since " + why + ".";
 }
 
+std::string EngineHost::describe_states() const {
+  const MemoryPlan& plan = parts_->plan;
+  const int32_t copies = plan.state_slots - plan.max_sequences;
+  std::string text = "states of " + std::to_string(plan.max_sequences) + " sequences";
+  if (copies > 0) text += " and " + std::to_string(copies) + " prefixes";
+  return text + " take " + format_bytes(plan.state_bytes) + ", " + format_bytes(plan.state_bytes / plan.state_slots) +
+         " each; ";
+}
+
 std::string EngineHost::describe_kv() const {
   const KvTables& tables = parts_->kv_tables;
   const int64_t blocks = parts_->plan.kv_blocks;
   std::string text = std::string("KV in ") + dtype_info(parts_->kv_dtype).name;
+  if (parts_->plan.state_slots > 0) text = describe_states() + text;
   if (!tables.has_windows()) return text + " holds " + std::to_string(blocks * kKvBlockTokens) + " tokens\n";
   const auto& sliding = parts_->file.config.sliding;
   const auto slide = std::count_if(sliding.begin(), sliding.end(), [](int32_t window) { return window > 0; });

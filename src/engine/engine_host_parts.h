@@ -82,6 +82,7 @@ struct FixedBytes {
   int64_t requests = 0;  // reserved for them
   int64_t kv_block = 0;  // of kKvBlockTokens tokens in the layers of a block
   KvTables tables;
+  int64_t state = 0;  // of a sequence's state; 0: it has none
   int64_t other = 0;  // code, vocabulary, connections; asked before weights are loaded
 };
 
@@ -115,12 +116,16 @@ Result<const OpTable*> op_table_of(const EngineHostOptions& options);
 JointMemory joint_memory(const EngineOptions& options);
 
 // What the options ask of the KV cache and of adapters.
-MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes, const KvTables& tables = {});
+MemoryRequest asked_of(const EngineOptions& options, int64_t block_bytes, const KvTables& tables = {},
+                       int64_t state_bytes = 0);
 // The same at start: what is left for it is still to be said, and for a device the bytes
 // of a block.
 MemoryRequest memory_request(const EngineOptions& options, const ModelConfig& config, int64_t block_bytes,
-                             const KvTables& tables = {});
+                             const KvTables& tables = {}, int64_t state_bytes = 0);
 
+// engine_host_kv.cc: whether the options go together with a model whose sequences have a
+// state.
+Status check_states(const EngineHostOptions& options, const ModelConfig& config);
 // engine_host_kv.cc: what asks for the KV of the whole text in layers that attend to
 // windows; "": nothing does.
 std::string whole_windows_for(const EngineHostOptions& options);

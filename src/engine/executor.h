@@ -3,7 +3,8 @@
 // executor runs the model on this machine's CPUs.
 //
 // A step is a value (step_batch.h). What it names, the executor has been told of before:
-// the adapters by announce(), until withdraw(), and the KV memory by use_kv().
+// the adapters by announce(), until withdraw(), the KV memory by use_kv(), and the states
+// of sequences by use_states().
 // Thread: the engine's. The call given to on_done() may be called on any thread, and
 // within start() by an executor that computes there.
 // Ownership: an announced adapter is borrowed until it is withdrawn, which is just before
@@ -23,6 +24,7 @@
 #include "base/check.h"
 #include "engine/device_tier.h"
 #include "engine/step_batch.h"
+#include "kv/state_pool.h"
 #include "model/model.h"
 #include "sched/cold_start.h"
 
@@ -36,6 +38,9 @@ class Executor {
   // Where blocks, and what they hold beside K and V, lie in host memory. Not called where
   // kv_blocks() has some.
   virtual void use_kv(const KvView&, const KvStreams&) {}
+  // Where the states of sequences lie, which steps bring up to date; of a model that
+  // keeps some. A step that fails leaves those of its groups as they may be.
+  virtual void use_states(const StateView&) {}
 
   // --- between steps
   // Steps may name it until it is withdrawn; once more says nothing new.

@@ -15,6 +15,7 @@ class HostExecutor final : public Executor {
     kv_ = kv;
     streams_ = streams;
   }
+  void use_states(const StateView& states) override { step_.use_states(states); }
   void announce(const Adapter& adapter) override { step_.announce(adapter); }
   bool begins_early() const override { return true; }
   void announce_early(const Adapter& adapter, std::shared_ptr<const Arrivals> arrivals) override {

@@ -51,6 +51,7 @@ void EngineLoop::receive(const KvCommand& command) {
   state.cached_tokens = tokens_of(kv.cached());
   state.text_tokens = int64_t{summary.texts} * kKvBlockTokens;
   state.coded = kv.coded();
+  if (keeps_states()) state.states = kv.state_counts();
   if (parts_.kv_disk != nullptr) state.disk = parts_.kv_disk->stats();
   state.restored_tokens = kv.restored_blocks() * kKvBlockTokens;
   state.holders = static_cast<int32_t>(summary.held.size());

@@ -67,6 +67,7 @@ struct KvState {
   int64_t held_tokens = 0;  // of all holders
   int32_t holders = 0;
   KvCoded coded;
+  std::optional<KvStates> states;   // where sequences have one beside their KV
   std::optional<KvDiskStats> disk;  // where prefixes are kept on disk
   int64_t restored_tokens = 0;      // that came back from there
   std::vector<KvHolder> first;      // those that hold most

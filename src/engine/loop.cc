@@ -48,6 +48,7 @@ EngineLoop::EngineLoop(LoopParts parts)
   const ModelLimits& limits = parts_.executor->limits();
   CHECK(parts_.max_sequences <= std::min(parts_.step_tokens, limits.logits_rows_max) &&
         parts_.step_tokens <= limits.rows_max);
+  CHECK(!keeps_states() || parts_.max_sequences <= parts_.kv->states().slots);
   samples_.reserve(static_cast<size_t>(limits.logits_rows_max));
   if (scheduling_.predicts() && parts_.lengths) scheduling_.lengths().put_back(LengthsState(*parts_.lengths));
   lengths_kept_ns_ = parts_.clock->now_ns();
@@ -220,6 +221,7 @@ void EngineLoop::fill_stats(EngineStats& stats) const {
   stats.kv_blocks_cached = text_blocks(kv.cached());
   stats.kv_blocks_used = text_blocks(kv.leased());
   stats.kv_coded = kv.coded();
+  stats.kv_states = kv.state_counts();
   if (parts_.kv_disk != nullptr) stats.kv_disk = parts_.kv_disk->stats();
   stats.kv_restored_blocks = kv.restored_blocks();
   stats.kv_block_times = kv.times();
@@ -382,6 +384,9 @@ void EngineLoop::check() const {
   CHECK(lacking == lacking_);
   CHECK(!stuck_);
   CHECK(running_.size() <= static_cast<size_t>(parts_.max_sequences));
+  for (const Sequence* sequence : running_) {
+    CHECK(!keeps_states() || in_flight_ || sequence->lease.state_at() == sequence->computed);
+  }
   parts_.kv->check(leases);
   registry_.check();
   parts_.ledger->check();

@@ -307,6 +307,12 @@ class EngineLoop {
   void ask_ready();
   void end_if_not_ready();
 
+  // states.cc
+  void lease_prefix(Sequence& sequence);
+  bool keeps_states() const { return parts_.kv->states().slots > 0; }
+  void renew_states();
+  bool found_as_planned();
+
   // kv_share.cc
   KvRoomParts kv_room_parts();
   KvWorth kv_worth() const;
@@ -418,6 +424,7 @@ class EngineLoop {
   bool keeps_later_ = false;        // the disk took no more when something was to be kept
   uint64_t plans_ = 0;              // plan_step() was called
   bool stalled_ = false;            // those that wait for a step all wait for an event
+  bool given_up_ = false;           // the step that was planned last, to be planned anew
   bool stuck_ = false;              // but for one, for which there is none: a defect
   bool in_flight_ = false;          // a step
   std::vector<Message> kept_;       // that came meanwhile

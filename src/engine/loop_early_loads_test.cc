@@ -18,16 +18,19 @@ Error failure_of(uint64_t kind) {
 // Adapters are read in pieces, fail, are late, are replaced and unloaded.
 class EarlyTraffic : public RandomTraffic {
  public:
-  static EarlyTraffic of(uint64_t seed) {
+  // `states`: sequences have one each (loop_states_test.cc), of which a step that ends
+  // early leaves nothing to go on with.
+  static EarlyTraffic of(uint64_t seed, bool states = false) {
     Prng random(seed);
-    const WorldOptions setup{.blocks = 10 + static_cast<int32_t>(random.below(20)),
-                             .max_sequences = 1 + static_cast<int32_t>(random.below(6)),
-                             .step_tokens = 8 + static_cast<int32_t>(random.below(30)),
-                             .adapter_bytes = 3000,
-                             .prefix_cache = random.below(4) != 0,
-                             .max_model_len = 160,
-                             .early_loads = true,
-                             .cold_start = seed % 9 == 0 ? ColdStart::kOndemand : ColdStart::kLayered};
+    WorldOptions setup{.blocks = 10 + static_cast<int32_t>(random.below(20)),
+                       .max_sequences = 1 + static_cast<int32_t>(random.below(6)),
+                       .step_tokens = 8 + static_cast<int32_t>(random.below(30)),
+                       .adapter_bytes = 3000,
+                       .prefix_cache = random.below(4) != 0,
+                       .max_model_len = 160,
+                       .early_loads = true,
+                       .cold_start = seed % 9 == 0 ? ColdStart::kOndemand : ColdStart::kLayered};
+    if (states) setup.states = setup.max_sequences + static_cast<int32_t>(seed % 4);
     return EarlyTraffic(random, setup);
   }
 
@@ -114,6 +117,20 @@ TEST(EarlyLoads, RandomTrafficKeepsEveryPromise) {
   EXPECT_GT(given_up, 20u);
   EXPECT_GT(waited, 200u);
   EXPECT_GT(cached, 1000u);
+}
+
+TEST(EarlyLoads, AStepThatIsGivenUpLeavesNoStateToGoOnWith) {
+  uint64_t early = 0, given_up = 0;
+  for (uint64_t seed = 1; seed <= 70 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    EarlyTraffic traffic = EarlyTraffic::of(seed, true);
+    for (int turn = 0; turn < 600 && !testing::Test::HasFailure(); ++turn) traffic.turn();
+    traffic.finish();
+    early += traffic.began(ColdStart::kLayered);
+    given_up += traffic.world.stats().cold_starts.given_up;
+  }
+  EXPECT_GT(early, 200u);
+  EXPECT_GT(given_up, 20u);
 }
 
 }  // namespace

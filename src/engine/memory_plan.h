@@ -10,6 +10,11 @@
 // kept; else a note says how many no sequence could use. A model length that the user did
 // not state shrinks to what the KV cache can hold, and a note says so; a stated one that
 // cannot fit is refused with numbers.
+//
+// Where a sequence has a state beside its KV (kv/state_pool.h), states have at most half
+// of what KV gets, but one at least: a slot for each of max_sequences, and twice as many
+// for copies where prefixes are kept. If the half has fewer, copies keep a quarter of
+// them, and fewer sequences run at once, which a note says.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +31,7 @@ struct MemoryRequest {
   int64_t left_bytes = 0;     // of the budget, after weights and activations
   int64_t block_bytes = 0;    // of one KV block (kv/block_pool.h)
   KvTables tables = {};       // how many of these a sequence has
+  int64_t state_bytes = 0;    // of the state of a sequence; 0: it has none
   int64_t model_len_max = 0;  // what the model can do; of an unstated length, what it says itself
   int64_t max_model_len = 0;  // as stated by the user; 0: not stated
   int32_t max_sequences = 0;
@@ -36,7 +42,10 @@ struct MemoryRequest {
 
 struct MemoryPlan {
   int32_t kv_blocks = 0;
-  int64_t kv_bytes = 0;
+  int64_t kv_bytes = 0;       // of the blocks
+  int32_t state_slots = 0;    // beside them
+  int32_t max_sequences = 0;  // no more than asked for, nor than have a state
+  int64_t state_bytes = 0;    // of all slots
   int64_t adapter_bytes = 0;
   int64_t max_model_len = 0;
   std::vector<std::string> notes;  // what a user should know, one sentence each

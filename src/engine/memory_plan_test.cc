@@ -46,6 +46,58 @@ TEST(MemoryPlan, OneSequenceOfAStatedLengthMayTakeMoreThanHalf) {
   EXPECT_FALSE(plan_memory(r).ok());
 }
 
+// Of the KV cache's share states have half at most: all sequences' and twice as many
+// copies, or else fewer of both.
+TEST(MemoryPlan, StatesHaveASlotForEachSequenceAndCopies) {
+  MemoryRequest r = request();
+  r.state_bytes = 20 * kMiB;
+  const auto plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->state_slots, 3 * 8);
+  EXPECT_EQ(plan->max_sequences, 8);
+  EXPECT_EQ(plan->state_bytes, 24 * 20 * kMiB);
+  EXPECT_EQ(plan->kv_bytes, 8 * 256 * kMiB) << "as without them";
+  EXPECT_EQ(plan->adapter_bytes, (8 * kGiB - plan->kv_bytes - plan->state_bytes) / 4);
+  EXPECT_TRUE(plan->notes.empty());
+  r.keeps_prefixes = false;
+  EXPECT_EQ(plan_memory(r)->state_slots, 8);
+}
+
+TEST(MemoryPlan, WhereStatesAreLargeFewerSequencesRun) {
+  MemoryRequest r = request();
+  r.state_bytes = 300 * kMiB;
+  r.kv_cache_bytes = 2 * kGiB + 512 * kMiB;
+  const auto plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->state_slots, 4) << "of half";
+  EXPECT_EQ(plan->max_sequences, 3) << "and a copy";
+  EXPECT_EQ(plan->kv_blocks, 2560 - 1200);
+  ASSERT_EQ(plan->notes.size(), 1u);
+  EXPECT_NE(plan->notes[0].find("At most 3 sequences run at once"), std::string::npos) << plan->notes[0];
+  r.keeps_prefixes = false;
+  EXPECT_EQ(plan_memory(r)->max_sequences, 4);
+}
+
+TEST(MemoryPlan, OneStateThereIsOrARefusalWithTheNumbers) {
+  MemoryRequest r = request();
+  r.state_bytes = 300 * kMiB;
+  r.kv_cache_bytes = 310 * kMiB;
+  const auto plan = plan_memory(r);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->state_slots, 1);
+  EXPECT_EQ(plan->max_sequences, 1);
+  EXPECT_EQ(plan->kv_blocks, 10);
+  r.kv_cache_bytes = 300 * kMiB;
+  const auto none = plan_memory(r);
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().message.find("301.0 MiB"), std::string::npos) << none.error().message;
+  r.kv_cache_bytes = 0;
+  r.left_bytes = 320 * kMiB;
+  const auto little = plan_memory(r);
+  ASSERT_TRUE(little.ok()) << little.error().message;
+  EXPECT_EQ(little->kv_blocks, 20) << "beside the one state, whatever half is";
+}
+
 // Layers that attend to windows have those; blocks are of a part of the layers then.
 TEST(MemoryPlan, OfWindowsKvNeedsTheWindowsAndAStep) {
   MemoryRequest r = request();

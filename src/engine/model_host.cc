@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "engine/engine_host_parts.h"
 #include "engine/start.h"
+#include "model/linear_state.h"
 
 namespace loralei {
 
@@ -26,6 +27,11 @@ Result<std::unique_ptr<ModelHost>> ModelHost::start(const EngineHostOptions& opt
   EngineHostOptions whole = options;
   whole.whole_windows = true;  // whoever makes steps of their own has one table
   TRY(host->host_->prepare(whole, log, progress, host->engine_->parts));
+  if (state_floats(host->file().config) > 0) {
+    return unsupported(
+        "Steps of one's own are for models whose layers all have KV; this one's linear layers keep a state of a whole "
+        "text instead.");
+  }
   return host;
 }
 

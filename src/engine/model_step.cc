@@ -57,11 +57,14 @@ void ModelStep::fill_sources(std::span<const AdapterVersionId> slots, std::span<
 const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams, LayerAssist* assist) {
   groups_.clear();
   table_strides_.clear();
+  states_.clear();
   for (const BatchGroup& group : batch.groups) {
     CHECK(group.blocks_begin >= 0 &&
           group.blocks_begin + tables_ * group.blocks_count <= static_cast<int32_t>(batch.blocks.size()));
     groups_.push_back({group.row_begin, group.row_count, group.position, batch.blocks.data() + group.blocks_begin});
     table_strides_.push_back(group.blocks_count);
+    CHECK(state_view_.slots == 0 || (group.state >= 0 && group.state < state_view_.slots));
+    if (state_view_.slots > 0) states_.push_back(state_view_.at(group.state));
   }
   overrides_.clear();
   for (const VersionRows& run : batch.replaced) {
@@ -79,6 +82,7 @@ const ModelBatch& ModelStep::fill(const StepBatch& batch, bool streams, LayerAss
   batch_.groups = groups_;
   batch_.table_strides = table_strides_;
   batch_.streams = streams_;
+  batch_.states = states_;
   batch_.segments = batch.segments;
   batch_.sources = batch.segments.empty() ? nullptr : sources_.data();
   batch_.slots = static_cast<int32_t>(batch.adapters.size());

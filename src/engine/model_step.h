@@ -24,6 +24,7 @@
 #include "engine/arriving_inputs.h"
 #include "engine/step_batch.h"
 #include "engine/step_outputs.h"
+#include "kv/state_pool.h"
 #include "model/model.h"
 
 namespace loralei {
@@ -42,6 +43,7 @@ class ModelStep {
   }
   void withdraw(AdapterVersionId version);
   Status reserve_vocab(int32_t vocab) { return outputs_.reserve_vocab(vocab); }
+  void use_states(const StateView& states) { state_view_ = states; }
 
   // `streams`: rows keep theirs.
   // `assist`: who helps with what is not there; may be null.
@@ -69,6 +71,8 @@ class ModelStep {
   std::vector<int32_t> table_strides_;  // [groups_]
   std::vector<RowOverride> overrides_;
   std::vector<GroupStream> streams_;
+  StateView state_view_;
+  std::vector<float*> states_;               // [groups_], or empty
   std::vector<AdapterVersionId> slots_;      // of sources_
   std::vector<int32_t> first_layers_;        // beside them
   std::vector<LoraSource> sources_;          // [modules][slots_]

@@ -58,6 +58,28 @@ TEST(ModelStep, AnAddressThatIsUsedAgainIsAnotherVersions) {
   EXPECT_EQ(second.sources[1].pair, &adapter.pairs[1]);
 }
 
+TEST(ModelStep, GroupsHaveTheStatesOfTheirSlots) {
+  Ledger ledger(1 << 20);
+  ModelStep step(kLimits, {.hidden = 8, .layers = 1}, ledger);
+  const std::vector<TokenId> tokens = {1, 2};
+  const std::vector<int32_t> positions = {0, 0}, blocks = {0, 1};
+  const std::vector<BatchGroup> groups = {
+      {.row_begin = 0, .row_count = 1, .blocks_count = 1, .state = 2},
+      {.row_begin = 1, .row_count = 1, .blocks_begin = 1, .blocks_count = 1, .state = 0}};
+  StepBatch batch;
+  batch.tokens = tokens;
+  batch.positions = positions;
+  batch.blocks = blocks;
+  batch.groups = groups;
+  EXPECT_TRUE(step.fill(batch).states.empty()) << "the model keeps none";
+  std::vector<float> floats(3 * 16);
+  step.use_states({.base = floats.data(), .stride = 16, .slots = 3});
+  const std::span<float* const> states = step.fill(batch).states;
+  ASSERT_EQ(states.size(), 2u);
+  EXPECT_EQ(states[0], floats.data() + 32);
+  EXPECT_EQ(states[1], floats.data());
+}
+
 TEST(ModelStepDeathTest, AVersionThatWasWithdrawnIsADefect) {
   Ledger ledger(1 << 20);
   ModelStep step(kLimits, {.hidden = 8, .layers = 1}, ledger);

@@ -33,6 +33,7 @@ class PacedExecutor final : public Executor {
   }
 
   void use_kv(const KvView& kv, const KvStreams& streams) override { executor_->use_kv(kv, streams); }
+  void use_states(const StateView& states) override { executor_->use_states(states); }
   void announce(const Adapter& adapter) override {
     ranks_.announce(adapter);
     executor_->announce(adapter);

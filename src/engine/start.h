@@ -119,7 +119,8 @@ struct EngineParts : EngineContext {
   bool shared_adapters = false;             // are read into memory that helpers may be given
   std::shared_ptr<RequestBudget> requests;  // of the ledger; null: made with a reserve of nothing
   EngineOptions options;
-  KvTables kv_tables;  // of blocks in host memory; with windows: nothing encodes, keeps on disk or tells
+  int32_t state_slots = 0;  // of a model whose sequences have states; 0: as many as sequences, and copies
+  KvTables kv_tables;       // of blocks in host memory; with windows: nothing encodes, keeps on disk or tells
   MemoryControl memory;
   std::function<void()> before_stop;  // ends what steps and loads may wait for; any thread; empty: nothing
   std::string fingerprint;

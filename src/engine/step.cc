@@ -68,6 +68,7 @@ SeqState EngineLoop::state_of(const Sequence& sequence, int32_t computed, const 
 }
 
 bool EngineLoop::speculates() const {
+  if (keeps_states()) return false;  // a state cannot be taken back to the rows that were guessed well
   return parts_.speculate == Speculation::kLookup ||
          (parts_.speculate == Speculation::kAuto && parts_.executor->streams());
 }
@@ -213,6 +214,7 @@ std::optional<Fit> EngineLoop::offer(Sequence& sequence, int64_t now_ns) {
   const KvMatch match = parts_.kv->peek(request.key, sequence.text(), match_limit(sequence));
   sequence.borrowed = lent_to(sequence, match.tokens());
   SeqState state = state_of(sequence, match.tokens(), {match.blocks, match.held, match.evictable});
+  state.rows_end = match.keep_at[0];
   take_assist_rows(request, state);
   const Fit fit = planner_.offer(state);
   if (fit == Fit::kAdmitted) {
@@ -277,6 +279,7 @@ bool EngineLoop::plan_step() {
     const KvLease& lease = sequence->lease;
     running_states_.push_back(
         state_of(*sequence, sequence->computed, {lease.places(), lease.held(), kv.exclusive(lease)}));
+    running_states_.back().rows_end = lease.keeps_next(sequence->computed);
     take_assist_rows(*sequence->request, running_states_.back());
     if (drafts && !running_states_.back().waits) running_states_.back().draft = draft_of(*sequence);
   }
@@ -299,7 +302,7 @@ bool EngineLoop::plan_step() {
     group_sequences_.clear();
     return false;
   }
-  stalled_ = group_sequences_.empty() && ended_.empty();
+  stalled_ = group_sequences_.empty() && ended_.empty() && !std::exchange(given_up_, false);
   if (stalled_ && refused_ && kv.pages() > 0) stalled_ = false;  // what is encoded gives way to it in the next turn
   // Pins that were taken and given back are nothing new for those that wait for loads.
   const bool as_before = planned_.admitted.empty() && planned_.preempted.empty();
@@ -350,11 +353,8 @@ void EngineLoop::admit(Sequence& sequence) {
   CHECK(sequence.phase == SeqPhase::kWaiting && request.running > 0);
   CHECK(running_.size() < static_cast<size_t>(parts_.max_sequences));
   CHECK(request.pins.size() == request.sources.size());
-  const int32_t limit = match_limit(sequence);
   const int32_t length_max = request.prompt_size() + request.max_output;
-  sequence.lease = parts_.kv->match(request.key, sequence.text(), limit, kv_blocks_for(length_max));
-  sequence.computed = sequence.lease.shared() * kKvBlockTokens;
-  CHECK(sequence.computed <= std::max(0, limit));
+  lease_prefix(sequence);
   sequence.phase = SeqPhase::kRunning;
   sequence.admitted_ns = parts_.clock->now_ns();
   if (scheduling_.has_queues()) scheduling_.take(sequence.standing);
@@ -387,7 +387,7 @@ void EngineLoop::commit_plan() {
     preempt(sequence);
   }
   for (const SeqId id : planned_.admitted) admit(*sequences_.at(id));
-  if (!materialise_admitted() || !borrow_admitted()) return;
+  if (!materialise_admitted() || !borrow_admitted() || !found_as_planned()) return;
   for (const PlanGroup& group : planned_.plan.groups) {
     Sequence* sequence = sequences_.at(group.seq);
     CHECK(sequence->phase == SeqPhase::kRunning && sequence->computed == group.position);
@@ -445,6 +445,10 @@ const StepBatch& EngineLoop::begin_step() {
   CHECK(!in_flight_ && !group_sequences_.empty());
   step_begin_ns_ = parts_.clock->now_ns();
   in_flight_ = true;
+  for (Sequence* sequence : group_sequences_) {
+    CHECK(!keeps_states() || sequence->lease.state_at() == sequence->computed);
+    sequence->lease.change_state();
+  }
   return slot_.fill(planned_.plan, group_sequences_, parts_.executor->chooses_tokens(), arrivals_wait_ns());
 }
 
@@ -468,6 +472,7 @@ void EngineLoop::finish(const StepDone& done, EngineOutput& output) {
     commit_samples();
   } else if (done.waits.ended_by != AdapterVersionId()) {
     give_up_early(done.waits);
+    renew_states();
   } else if (status.error().code == ErrorCode::kUnavailable) {
     lose(status.error());
     end_if_lost();

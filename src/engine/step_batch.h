@@ -28,6 +28,7 @@ struct BatchGroup {
   int32_t position = 0;  // of the first row
   int32_t blocks_begin = 0, blocks_count = 0;
   GroupStream stream = {};
+  int32_t state = -1;  // slot of the sequence's state, of the tokens before `position`; -1: the model keeps none
 };
 
 // Rows that read the full tensors which a version has in the place of the model's.

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "formats/family.h"
+#include "formats/linear_families.h"
 
 namespace loralei {
 namespace {
@@ -121,6 +122,19 @@ Status qwen3_moe_config(const Json& root, ModelConfig& config, const std::string
   return settle_experts(config, path);
 }
 
+Status qwen3_5_moe_config(const Json& root, ModelConfig& config, const std::string& path) {
+  TRY(qwen3_5_config(root, config, path));
+  TRY(read_qwen_moe(root, 256, 8, 512, config, path));
+  ExpertConfig& experts = config.experts;
+  if (std::find(experts.dense.begin(), experts.dense.end(), 1) != experts.dense.end())
+    return unsupported(path +
+                       ": layers without experts (\"mlp_only_layers\", \"decoder_sparse_step\") are not known in " +
+                       "this class");
+  TRY_ASSIGN(experts.shared_width, number(root, "shared_expert_intermediate_size", kMaxDim, 512, path));
+  experts.normed = true;
+  return settle_experts(config, path);
+}
+
 Status mixtral_gguf(const GgufFile& file, ModelConfig& config) {
   TRY_ASSIGN(const auto count, file.integer(gguf_key(config, "expert_count"), 0, INT32_MAX));
   if (count.value_or(0) == 0) return {};
@@ -141,6 +155,12 @@ Status qwen3_moe_gguf(const GgufFile& file, ModelConfig& config) {
   TRY(read_expert_keys(file, config));
   config.experts.normed = true;  // as llama.cpp has it
   return settle_experts(config, file.path);
+}
+
+Status qwen3_5_moe_gguf(const GgufFile& file, ModelConfig& config) {
+  TRY(qwen3_5_gguf(file, config));
+  config.experts.normed = true;
+  return qwen2_moe_gguf(file, config);
 }
 
 }  // namespace loralei

@@ -19,9 +19,13 @@ Status mixtral_config(const Json& root, ModelConfig& config, const std::string& 
 Status qwen2_moe_config(const Json& root, ModelConfig& config, const std::string& path);
 Status qwen3_moe_config(const Json& root, ModelConfig& config, const std::string& path);
 
+// And linear attention (linear_families.h); every layer has experts.
+Status qwen3_5_moe_config(const Json& root, ModelConfig& config, const std::string& path);
+
 // Of a llama file with experts, which is then one of Mixtral; of another nothing.
 Status mixtral_gguf(const GgufFile& file, ModelConfig& config);
 Status qwen2_moe_gguf(const GgufFile& file, ModelConfig& config);
 Status qwen3_moe_gguf(const GgufFile& file, ModelConfig& config);
+Status qwen3_5_moe_gguf(const GgufFile& file, ModelConfig& config);
 
 }  // namespace loralei

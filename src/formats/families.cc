@@ -138,6 +138,14 @@ constexpr std::array<std::string_view, kFamilyKeysMax> kLinearKeys = {
     "attn_output_gate",      "partial_rotary_factor",        "mamba_ssm_dtype",
     "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers"};
 
+constexpr std::array<std::string_view, kFamilyKeysMax> with(std::array<std::string_view, kFamilyKeysMax> keys,
+                                                            std::initializer_list<std::string_view> more) {
+  size_t used = 0;
+  while (!keys[used].empty()) ++used;
+  for (const std::string_view key : more) keys[used++] = key;
+  return keys;
+}
+
 // Of two with the same GGUF architecture the first is that of such files.
 constexpr Family kFamilies[] = {
     {.class_name = "LlamaForCausalLM",
@@ -301,6 +309,23 @@ constexpr Family kFamilies[] = {
      .config_keys = kLinearKeys,
      .gguf_name = "qwen35",
      .read_gguf = qwen3_5_gguf},
+    {.class_name = "Qwen3_5MoeForCausalLM",
+     .name = "qwen3_5_moe_text",
+     .max_position = 32768,
+     .kv_heads = 2,
+     .head_dim = 256,
+     .attention_bias = true,
+     .qk_norm = true,
+     .rotary_factor = 0.25,
+     .linear = true,
+     .experts_alone = true,
+     .read_config = qwen3_5_moe_config,
+     .config_keys = with(kLinearKeys, {"num_experts", "num_local_experts", "num_experts_per_tok",
+                                       "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob",
+                                       "decoder_sparse_step", "output_router_logits", "router_aux_loss_coef"}),
+     .gguf_name = "qwen35moe",
+     .read_gguf = qwen3_5_moe_gguf,
+     .gguf_keys = {"expert_count", "expert_used_count"}},
     {.class_name = "Phi3ForCausalLM",
      .name = "phi3",
      .max_position = 4096,
@@ -397,6 +422,12 @@ constexpr Family kFamilies[] = {
      .text_type = "qwen3_vl_text",
      .config_keys = kImageKeys,
      .gguf_name = "qwen3vl"},
+    {.class_name = "Qwen3_5MoeForConditionalGeneration",
+     .name = "qwen3_5_moe",
+     .text_type = "qwen3_5_moe_text",
+     .text_family = "qwen3_5_moe_text",
+     .config_keys = kImageKeys,
+     .gguf_name = "qwen35moe"},
     {.class_name = "Qwen3_5ForConditionalGeneration",
      .name = "qwen3_5",
      .text_type = "qwen3_5_text",

@@ -63,6 +63,7 @@ struct Family {
   // (linear_families.h). Files say how positions of images turn heads, which of text
   // alone is the usual way.
   bool linear = false;
+  bool experts_alone = false;  // files need not say how wide MLPs are: all are those of experts
   // Pairs of numbers that are turned together lie side by side in q and k of every file.
   bool interleaved_qk = false;
   // "qkv_proj" and "gate_up_proj" hold the rows of several matrices, one after another.

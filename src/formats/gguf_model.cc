@@ -111,7 +111,9 @@ class ConfigReader {
     TRY_ASSIGN(config_.hidden, need("embedding_length", kMaxDim));
     TRY_ASSIGN(config_.layers, need("block_count", kMaxLayers));
     TRY_ASSIGN(config_.heads, need("attention.head_count", kMaxDim));
-    TRY_ASSIGN(config_.ffn, need("feed_forward_length", kMaxDim));
+    if (!family_->experts_alone) {
+      TRY_ASSIGN(config_.ffn, need("feed_forward_length", kMaxDim));
+    }
     TRY_ASSIGN(const auto kv_heads, file_.integer(key("attention.head_count_kv"), 1, kMaxDim));
     config_.kv_heads = static_cast<int>(kv_heads.value_or(config_.heads));
     TRY_ASSIGN(const auto k_length, file_.integer(key("attention.key_length"), 1, kMaxDim));

@@ -112,7 +112,9 @@ Status read_shape(const Json& root, const Family& family, ModelConfig& config, c
   TRY_ASSIGN(config.hidden, need_int(root, "hidden_size", kMaxDim, path));
   TRY_ASSIGN(config.layers, need_int(root, "num_hidden_layers", kMaxLayers, path));
   TRY_ASSIGN(config.heads, need_int(root, "num_attention_heads", kMaxDim, path));
-  TRY_ASSIGN(config.ffn, need_int(root, "intermediate_size", kMaxDim, path));
+  if (!family.experts_alone) {
+    TRY_ASSIGN(config.ffn, need_int(root, "intermediate_size", kMaxDim, path));
+  }
   TRY_ASSIGN(config.vocab, need_int(root, "vocab_size", kMaxVocab, path));
   TRY_ASSIGN(const auto kv_heads, json_int(root, "num_key_value_heads", 1, kMaxDim, path));
   // A null means "as many as heads" in every class; an absent key the class's default.

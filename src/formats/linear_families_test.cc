@@ -144,6 +144,23 @@ TEST(LinearFamilies, WhatFilesSayOfOtherPartsIsTaken) {
   EXPECT_TRUE(inside.attention_gate && inside.norm_plus_one);
 }
 
+TEST(LinearFamilies, ExpertsStandBesideIt) {
+  Json json = hybrid({{"architectures", {"Qwen3_5MoeForCausalLM"}}, {"mlp_only_layers", Json::array()}});
+  json.erase("intermediate_size");
+  const ModelConfig config = read(json);
+  EXPECT_EQ(config.experts.count, 256);
+  EXPECT_EQ(config.experts.used, 8);
+  EXPECT_EQ(config.experts.width, 512);
+  EXPECT_EQ(config.experts.shared_width, 512);
+  EXPECT_EQ(config.ffn, 512);
+  EXPECT_TRUE(config.experts.normed && has_experts(config, 0) && has_experts(config, 4));
+  EXPECT_EQ(config.linear.layers, (std::vector<uint8_t>{1, 1, 1, 0, 1}));
+  json["mlp_only_layers"] = {2};
+  const auto parsed = parse_hf_config(json.dump(), "config.json");
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.error().message.find("mlp_only_layers"), std::string::npos);
+}
+
 TEST(LinearFamilies, HostileNumbersAreRefused) {
   expect_refused({{"linear_num_key_heads", 0}}, "linear_num_key_heads");
   expect_refused({{"linear_num_key_heads", -2}}, "linear_num_key_heads");

@@ -14,7 +14,10 @@ KvLease::KvLease(KvLease&& other) noexcept
       holdings_(std::exchange(other.holdings_, {})),
       tables_(other.tables_),
       window_first_(std::exchange(other.window_first_, 0)),
-      exact_(other.exact_) {}
+      exact_(other.exact_),
+      state_(std::move(other.state_)),
+      state_at_(std::exchange(other.state_at_, kNoState)),
+      keep_at_(std::exchange(other.keep_at_, kKeepNowhere)) {}
 
 KvLease& KvLease::operator=(KvLease&& other) noexcept {
   if (this != &other) {
@@ -25,6 +28,9 @@ KvLease& KvLease::operator=(KvLease&& other) noexcept {
     tables_ = other.tables_;
     window_first_ = std::exchange(other.window_first_, 0);
     exact_ = other.exact_;
+    state_ = std::move(other.state_);
+    state_at_ = std::exchange(other.state_at_, kNoState);
+    keep_at_ = std::exchange(other.keep_at_, kKeepNowhere);
   }
   return *this;
 }
@@ -54,6 +60,7 @@ KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t
   if (!prefix_cache_) return match;
   const int32_t blocks_max = std::min<int32_t>(limit, static_cast<int32_t>(tokens.size())) / kKvBlockTokens;
   if (windows_ != nullptr) return peek_window(key, tokens, blocks_max);
+  if (states_ != nullptr) return peek_state(key, tokens, blocks_max);
   int32_t text = kNoText;
   while (match.blocks < blocks_max) {
     const int32_t holding = find(key, tokens, match.blocks, text);
@@ -67,7 +74,10 @@ KvMatch KvCache::peek(const KvKey& key, std::span<const TokenId> tokens, int32_t
 }
 
 KvLease KvCache::match(const KvKey& key, std::span<const TokenId> tokens, int32_t limit, int32_t blocks_max) {
-  return lease_prefix(key, tokens, peek(key, tokens, limit).blocks, blocks_max, true);
+  const KvMatch found = peek(key, tokens, limit);
+  KvLease lease = lease_prefix(key, tokens, found.blocks, blocks_max, true);
+  if (states_ != nullptr) begin_state(lease, found);
+  return lease;
 }
 
 // The first `blocks` that are there (peek). `counts`: that is a find.
@@ -242,6 +252,7 @@ void KvCache::set_capacity(int32_t blocks) {
   holdings_.set_capacity(holdings);
   forms_.set_capacity(holdings_.capacity());
   if (pool_->shape().streams.dim > 0) lenders_.resize(static_cast<size_t>(texts_.capacity()), kNoHolding);
+  if (states_ != nullptr) states_->snapshots.set_capacity(holdings_.capacity());
   const auto capacity = static_cast<size_t>(holdings_.capacity());
   if (windows_ != nullptr) {
     windows_->parts.set_capacity(holdings_.capacity());
@@ -317,6 +328,9 @@ void KvCache::release(KvLease& lease) {
   lease.blocks_.clear();
   lease.holdings_.clear();
   lease.window_first_ = 0;
+  lease.state_.release();
+  lease.state_at_ = kNoState;
+  lease.keep_at_ = kKeepNowhere;
 }
 
 void KvCache::check(std::span<const KvLease* const> leases) const {
@@ -346,6 +360,7 @@ void KvCache::check(std::span<const KvLease* const> leases) const {
     }
   }
   if (windows_ != nullptr) check_window(leases, owners, held);
+  if (states_ != nullptr) check_states(leases);
   if (resting_ != nullptr) {
     for (const int32_t page : resting_->arena.blocks()) ++held[static_cast<size_t>(page)];
   }

@@ -22,6 +22,10 @@
 // leases may go before the rest of a holding, and a prefix is found no further than where
 // the window before its end is there (kv_window.cc). All else above is the same.
 //
+// Where layers keep a state of a whole text (kv/state_pool.h) a lease has one of its own
+// and a prefix is found no further than where a copy of its state was kept
+// (kv_snapshots.cc).
+//
 // Invariants (check()): every block is free, private to one lease, of one holding, or a
 // page; a lease pins its holdings on a path of texts from the root. Whoever asks for what
 // is exact (KvKey) gets nothing that was encoded with loss, nor what was computed from
@@ -30,6 +34,7 @@
 // when it is found or evicted.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -54,6 +59,8 @@
 #include "kv/kv_summary.h"
 #include "kv/kv_teller.h"
 #include "kv/sharing.h"
+#include "kv/state_pool.h"
+#include "kv/state_snapshots.h"
 #include "kv/text_tree.h"
 #include "kv/window_parts.h"
 #include "memory/keep_order.h"
@@ -62,6 +69,11 @@
 namespace loralei {
 
 class KvCache;
+
+// Positions, ascending, at which a state is to be kept; kNowhere behind the last.
+using KvKeepAt = std::array<int32_t, 2>;
+inline constexpr int32_t kNowhere = INT32_MAX;
+inline constexpr KvKeepAt kKeepNowhere = {kNowhere, kNowhere};
 
 class [[nodiscard]] KvLease {
  public:
@@ -77,6 +89,15 @@ class [[nodiscard]] KvLease {
   // That it has; without windows as many as places.
   int32_t held() const { return static_cast<int32_t>(blocks_.size()) - window_first_ * tables_.sliding; }
   int32_t shared() const { return static_cast<int32_t>(holdings_.size()); }
+  // Where layers keep a state: its slot, and of how many tokens it is now; kNoState: of
+  // none, or of something in between, and rows are computed anew from another lease.
+  int32_t state() const { return state_.slot(); }
+  int32_t state_at() const { return state_at_; }
+  // Rows are being computed with it: it is of nothing until KvCache::keep_state().
+  void change_state() { state_at_ = kNoState; }
+  // The next position behind `computed` at which a step is to end, so that the state
+  // there can be kept; kNowhere: none.
+  int32_t keeps_next(int32_t computed) const;
   void release();
 
  private:
@@ -91,6 +112,9 @@ class [[nodiscard]] KvLease {
   KvTables tables_;
   int32_t window_first_ = 0;  // the first place with blocks in the sliding tables
   bool exact_ = true;         // nothing that was encoded with loss is among them
+  StateLease state_;
+  int32_t state_at_ = kNoState;
+  KvKeepAt keep_at_ = kKeepNowhere;
 };
 
 // What a lease on a prefix would be: read-only.
@@ -98,6 +122,7 @@ struct KvMatch {
   int32_t blocks = 0;     // full blocks of text found
   int32_t evictable = 0;  // leasing them takes so many from available(), since nobody pins them now
   int32_t held = 0;       // blocks of the pool that a lease on them has
+  KvKeepAt keep_at = kKeepNowhere;
   int32_t tokens() const { return blocks * kKvBlockTokens; }
 };
 
@@ -185,11 +210,22 @@ class KvCache {
   // called between steps. True: there is more to tell, or soon will be (a disk writes).
   bool tell_more();
 
+  // Layers keep a state of so many floats of each text: room for `slots`, of which every
+  // lease of match() takes one and the others are for copies at borders of blocks. Before
+  // anything is kept, and instead of what encodes, lends, goes to disk or is told.
+  Status keep_states(int64_t floats, int32_t slots, Ledger& ledger);
+  // All rows before `computed` are computed and published, and the lease's state is of
+  // these: kept where it is to be, in a free slot or that of the copy used least lately.
+  void keep_state(KvLease& lease, int32_t computed);
+  StateView states() const { return states_ == nullptr ? StateView() : states_->pool->view(); }
+  KvStates state_counts() const;
+
   // The longest stored prefix of tokens[0, limit). A caller that must compute at least
   // the last token passes limit = size - 1.
   KvMatch peek(const KvKey& key, std::span<const TokenId> tokens, int32_t limit) const;
   // Leases that prefix; room for `blocks_max` block ids is set aside, so that growing up
-  // to there allocates nothing.
+  // to there allocates nothing. With states it has one of that prefix, which costs a copy
+  // of it or, of no prefix, to write zeros; and none where other leases have all slots.
   KvLease match(const KvKey& key, std::span<const TokenId> tokens, int32_t limit, int32_t blocks_max);
   // Grows the lease to hold positions [0, tokens). All or nothing.
   bool reserve(KvLease& lease, int32_t tokens);
@@ -323,6 +359,18 @@ class KvCache {
   void check_window(std::span<const KvLease* const> leases, std::vector<int32_t>& owners,
                     std::vector<int32_t>& held) const;
 
+  // kv_snapshots.cc: where layers keep states.
+  struct States {
+    std::unique_ptr<StatePool> pool;
+    StateSnapshots snapshots;  // by holding
+    KvStates counts;           // the running totals
+  };
+  KvMatch peek_state(const KvKey& key, std::span<const TokenId> tokens, int32_t blocks_max) const;
+  StateLease take_state();
+  void begin_state(KvLease& lease, const KvMatch& match);
+  void drop_snapshot(int32_t holding);
+  void check_states(std::span<const KvLease* const> leases) const;
+
   // kv_spill.cc: to disk and back.
   struct Spilling {
     KvDisk* disk = nullptr;
@@ -430,6 +478,7 @@ class KvCache {
   HoldingTable holdings_;
   HoldingForms forms_;
   std::unique_ptr<Windows> windows_;    // null: no layer attends to a window
+  std::unique_ptr<States> states_;      // null: no layer keeps one
   std::unique_ptr<Resting> resting_;    // null: nothing is encoded
   std::unique_ptr<Spilling> spilling_;  // null: nothing goes to disk
   std::unique_ptr<Telling> telling_;    // null: nobody is told

@@ -212,6 +212,7 @@ int32_t KvCache::remove_one(int32_t holding) {
   const int64_t now_ns = clock_.now_ns();
   const int32_t parent = holdings_.parent(holding), block = holdings_.block(holding);
   if (windows_ != nullptr) remove_window(holding);
+  if (states_ != nullptr) drop_snapshot(holding);
   if (forms_.coded(holding)) clear_blob(holding);
   if (resting_ != nullptr) {
     int32_t& anchor = resting_->anchors[static_cast<size_t>(holdings_.text(holding))];

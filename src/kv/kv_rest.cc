@@ -29,6 +29,9 @@ Status KvCache::rest_by(KvRestOptions options) {
         "--kv-delta paper says how prefixes are encoded, and --kv-sharing exact encodes none; add --kv-sharing "
         "bounded, or leave --kv-delta out"};
   if (options.sharing == KvSharing::kExact || !prefix_cache_) return {};
+  if (states_ != nullptr)
+    return Error{ErrorCode::kInvalidArgument,
+                 "prefixes of a model whose layers keep states of whole texts are not encoded; use --kv-sharing exact"};
   if (windows_ != nullptr)
     return Error{ErrorCode::kInvalidArgument,
                  "blocks of layers that attend to a window are not encoded; use --kv-sharing exact"};

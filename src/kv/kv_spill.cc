@@ -9,7 +9,8 @@
 namespace loralei {
 
 void KvCache::spill_to(KvDisk& disk) {
-  CHECK(holdings_.size() == 0 && spilling_ == nullptr && windows_ == nullptr && pool_->view().base != nullptr);
+  CHECK(holdings_.size() == 0 && spilling_ == nullptr && windows_ == nullptr && states_ == nullptr &&
+        pool_->view().base != nullptr);
   spilling_ = std::make_unique<Spilling>();
   spilling_->disk = &disk;
   spilling_->blob.resize(static_cast<size_t>(pool_->block_bytes()));

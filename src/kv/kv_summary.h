@@ -44,6 +44,16 @@ struct KvCoded {
   KvCodedTimes times;
 };
 
+// Where layers keep a state of a whole text in the place of K and V (kv/state_pool.h).
+struct KvStates {
+  int32_t slots = 0, running = 0;  // of these: of sequences that run
+  int32_t snapshots = 0;           // and of copies at borders of blocks, by which prefixes are found
+  int64_t bytes = 0;               // of all slots
+  // Since the start: copies that were made, those that gave way to others or went with
+  // their text, and sequences that began with one.
+  uint64_t kept = 0, dropped = 0, found = 0;
+};
+
 struct KvSummary {
   int32_t texts = 0;         // blocks of text, however many hold something there
   std::vector<KvHeld> held;  // most blocks first

@@ -38,7 +38,7 @@ KvCache::Telling::~Telling() {
 }
 
 void KvCache::tell(KvEvents& events) {
-  CHECK(holdings_.size() == 0 && telling_ == nullptr && windows_ == nullptr);
+  CHECK(holdings_.size() == 0 && telling_ == nullptr && windows_ == nullptr && states_ == nullptr);
   telling_ = std::make_unique<Telling>(events, spilling_ == nullptr ? nullptr : spilling_->disk);
   if (telling_->disk != nullptr) telling_->disk->tell(&telling_->teller);
   set_capacity(total());

@@ -47,6 +47,7 @@ struct SeqState {
   int32_t borrowed = 0, begin_layer = 0;
   int32_t queue = 0;              // by its size (PlanInput::row_shares)
   int32_t rows_most = INT32_MAX;  // of a step, beside what all share
+  int32_t rows_end = INT32_MAX;   // a step's rows end at this position, if they get there
 
   int32_t remaining() const { return known - computed; }
   int32_t begins_at() const { return computed < borrowed ? begin_layer : 0; }  // the next row's layer

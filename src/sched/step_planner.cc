@@ -145,6 +145,7 @@ int32_t StepPlanner::rows_within_budget(const SeqState& seq, int32_t rows_max) c
   if (segments_of(seq) > segments_left_) return 0;
   int32_t rows = std::min({seq.remaining(), rows_max, tokens_left_, seq.rows_most});
   if (seq.computed < seq.borrowed) rows = std::min(rows, seq.borrowed - seq.computed);
+  if (seq.computed < seq.rows_end) rows = std::min(rows, seq.rows_end - seq.computed);
   const int32_t excess = logits_wanted(seq, seq.computed, seq.computed + rows) - logits_left_;
   // Rows that want logits are a run that ends the chunk or (prompt logprobs) fills it:
   // dropping the last rows drops their logits first.

@@ -34,7 +34,8 @@
 //  6. Rows are ordered by the layer at which they begin, then by adapters, then by age:
 //     rows without adapter together, rows of one adapter adjacent. Those of one sequence
 //     begin at one layer in a step.
-//  7. A running sequence that waits (for something of its own: a grammar's mask) gets no
+//  7. A step's rows of a sequence end at its rows_end, if they get there.
+//  8. A running sequence that waits (for something of its own: a grammar's mask) gets no
 //     rows and holds nobody up.
 //
 // Invariants: check_step_plan(plan) is empty; rows <= step_tokens; logits rows <=

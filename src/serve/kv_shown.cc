@@ -61,6 +61,21 @@ void put_disk(JsonOut& out, const KvState& state) {
   out.key("lost_tokens").number(disk.lost_records * state.block_tokens).end_object();
 }
 
+// null where the model keeps none.
+void put_states(JsonOut& out, const KvState& state) {
+  out.key("states");
+  if (!state.states) {
+    out.null();
+    return;
+  }
+  const KvStates& states = *state.states;
+  out.begin_object().key("total").number(states.slots).key("running").number(states.running);
+  out.key("kept").number(states.snapshots).key("bytes").number(states.bytes);
+  out.key("kept_total").number(static_cast<int64_t>(states.kept));
+  out.key("dropped_total").number(static_cast<int64_t>(states.dropped));
+  out.key("found_total").number(static_cast<int64_t>(states.found)).end_object();
+}
+
 // As requests may name it.
 std::string name_of(const AdapterSourceSpec& source, const Catalogue& catalogue) {
   for (const CatalogueEntry& version : catalogue.versions(source.label))
@@ -78,6 +93,7 @@ std::string kv_body(const KvState& state, const NameOf& name_of) {
   out.key("text_tokens").number(state.text_tokens).key("held_tokens").number(state.held_tokens);
   put_coded(out, state.coded);
   put_disk(out, state);
+  put_states(out, state);
   out.key("holders").number(state.holders).key("first").begin_array();
   for (const KvHolder& holder : state.first) put_holder(out, holder, name_of);
   return out.end_array().end_object().take();

@@ -402,6 +402,24 @@ void put_kv_events(Page& page, const KvEventCounts& counts) {
   counter("loralei_kv_event_replays_total", "Requests for messages to be said again.", counts.replays);
 }
 
+// Nothing where the model keeps none: then all stay 0.
+void put_kv_states(Page& page, const KvStates& states) {
+  const auto slots = [&](const char* of, const char* help, int32_t value) {
+    page.value(MetricType::Gauge, "loralei_kv_states", help, value, {{"state", of}});
+  };
+  const auto copies = [&](const char* event, const char* help, uint64_t value) {
+    page.value(MetricType::Counter, "loralei_kv_state_copies_total", help, static_cast<double>(value),
+               {{"event", event}});
+  };
+  slots("total", "Slots for states of linear layers: all, of running requests, of prefixes.", states.slots);
+  slots("running", "", states.running);
+  slots("kept", "", states.snapshots);
+  page.value(MetricType::Gauge, "loralei_kv_state_bytes", "Bytes of these slots.", static_cast<double>(states.bytes));
+  copies("kept", "Copies of states that were kept for prefixes, dropped, and found by a request.", states.kept);
+  copies("dropped", "", states.dropped);
+  copies("found", "", states.found);
+}
+
 void put_kv_coded(Page& page, const KvCoded& coded) {
   const auto gauge = [&](const char* name, const char* help, int64_t value) {
     page.value(MetricType::Gauge, name, help, static_cast<double>(value));
@@ -456,6 +474,7 @@ void put_engine(Page& page, const EngineStats& s) {
              {{"state", "total"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_used), {{"state", "used"}});
   page.value(kGauge, "loralei_kv_blocks", "", number(s.kv_blocks_cached), {{"state", "cached"}});
+  put_kv_states(page, s.kv_states);
   put_kv_coded(page, s.kv_coded);
   put_kv_disk(page, s.kv_disk.value_or(KvDiskStats{}), s.kv_restored_blocks);
   put_kv_events(page, s.kv_events.value_or(KvEventCounts{}));

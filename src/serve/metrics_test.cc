@@ -155,7 +155,7 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   s.device = "cuda:0";
   s.device_before_bytes = s.device_driver_bytes = 1;
   s.running = s.waiting = s.waiting_for_adapter = s.held = s.rows_last = 1;
-  s.kv_blocks_total = s.kv_blocks_used = s.kv_blocks_cached = 1;
+  s.kv_blocks_total = s.kv_blocks_used = s.kv_blocks_cached = s.kv_restored_blocks = 1;
   s.kv_coded = {.agreement = 1, .blobs = 1, .pages = 1, .bytes = 1, .page_bytes = 1, .times = {1, 1, 1, 1, 1, 1}};
   s.kv_disk = {.records = 1,
                .bytes = 1,
@@ -166,12 +166,12 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
                .refused_puts = 1,
                .lost_records = 1};
   s.kv_events = {.stored = 1, .removed = 1, .batches = 1, .lost = 1, .pictures = 1, .replays = 1};
-  s.kv_restored_blocks = s.borrowed_tokens = 1;
+  s.kv_states = {.slots = 1, .running = 1, .snapshots = 1, .bytes = 1, .kept = 1, .dropped = 1, .found = 1};
   for (TimeCounts* times :
        {&s.kv_block_times.lifetime, &s.kv_block_times.idle_before_evict, &s.kv_block_times.reuse_gap})
     times->add(1'000'000);
   s.steps = s.prompt_tokens = s.cached_tokens = s.generated_tokens = s.preemptions = s.squashes = s.rows = 1;
-  s.prefix_queries = s.prefix_hits = s.drafted_tokens = s.accepted_tokens = 1;
+  s.prefix_queries = s.prefix_hits = s.drafted_tokens = s.accepted_tokens = s.borrowed_tokens = 1;
   s.adapter_loads = s.adapter_load_failures = s.adapter_evictions = s.adapter_uploads = 1;
   s.adapter_loads_ahead = s.adapter_loads_ahead_used = 1;
   s.adapter_load_bytes = s.idle_adapter_bytes = 1;
@@ -208,6 +208,19 @@ TEST(Metrics, NoFamilyStaysEmptyWhereEverythingHappened) {
   }
   EXPECT_GT(families.size(), 85u);
   for (const auto& [name, sum] : families) EXPECT_GT(sum, 0) << name;
+}
+
+TEST(Metrics, StatesAreShownByWhoseTheyAre) {
+  EngineStats stats;
+  stats.kv_states = {.slots = 9, .running = 2, .snapshots = 3, .bytes = 4096, .kept = 7, .dropped = 4, .found = 5};
+  const std::string text = Metrics({"base", 2048, 100, true}).render(stats, {}, {}, 0);
+  for (const char* line :
+       {"loralei_kv_states{state=\"total\"} 9\n", "loralei_kv_states{state=\"running\"} 2\n",
+        "loralei_kv_states{state=\"kept\"} 3\n", "loralei_kv_state_bytes 4096\n",
+        "loralei_kv_state_copies_total{event=\"kept\"} 7\n", "loralei_kv_state_copies_total{event=\"dropped\"} 4\n",
+        "loralei_kv_state_copies_total{event=\"found\"} 5\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
 }
 
 TEST(Metrics, KvBlocksAreShownByHowLongTheyStay) {

@@ -8,7 +8,10 @@
 // adapters and scales of its row) in the KV cache itself, at the address the real kernels
 // would use, and reads the hash of the position before from there. Logits are a function
 // of that hash. A wrong block, a wrong prefix, a lost adapter or a stale block changes
-// the output, which expected_output() knows without any engine.
+// the output, which expected_output() knows without any engine. With states (use_states)
+// the hash and the number of positions so far stand in the sequence's state as well, and
+// both go into the next one: a state of another text, or of this one at another
+// position, changes the output, too.
 #pragma once
 
 #include <algorithm>
@@ -313,6 +316,7 @@ class FakeExecutor final : public Executor {
   }
 
   void use_kv(const KvView& kv, const KvStreams&) override { kv_ = kv; }
+  void use_states(const StateView& states) override { states_ = states; }
   void announce(const Adapter& adapter) override { adapters_[adapter.version] = &adapter; }
   bool begins_early() const override { return early_loads; }
   void announce_early(const Adapter& adapter, std::shared_ptr<const Arrivals> arrivals) override {
@@ -332,6 +336,7 @@ class FakeExecutor final : public Executor {
     waits_ = {};
     Status status = await_layers(batch);
     if (status.ok()) status = compute(batch);
+    if (!status.ok()) spoil_states(batch);
     end_step({batch.step, std::move(status), waits_});
   }
   StepResult result() const override {
@@ -455,6 +460,26 @@ class FakeExecutor final : public Executor {
     }
   }
 
+  // What the state says of the text before `position`, if all is well `hash`, as of this
+  // row from now on.
+  uint64_t read_state(const BatchGroup& group, int32_t position, uint64_t hash) const {
+    if (states_.slots == 0) return hash;
+    CHECK(group.state >= 0 && group.state < states_.slots);
+    Cell seen;
+    std::memcpy(&seen, states_.at(group.state), sizeof seen);
+    const bool is_this = seen.position == static_cast<uint64_t>(position) && (position == 0 || seen.hash == hash);
+    return is_this ? hash : mix(mix(hash, seen.hash), seen.position);
+  }
+  void write_state(const BatchGroup& group, int32_t position, uint64_t hash) const {
+    if (states_.slots == 0) return;
+    const Cell now{hash, static_cast<uint64_t>(position) + 1};
+    std::memcpy(states_.at(group.state), &now, sizeof now);
+  }
+  void spoil_states(const StepBatch& batch) const {
+    for (const BatchGroup& group : batch.groups)
+      if (states_.slots > 0) write_state(group, group.position + group.row_count - 1, 0xBAD);
+  }
+
   void choose(const StepBatch& batch, size_t index, std::span<float> logits) {
     CHECK(batch.choices.size() == batch.logits_rows.size());
     const RowChoice& choice = batch.choices[index];
@@ -486,6 +511,7 @@ class FakeExecutor final : public Executor {
       CHECK(before.position == static_cast<uint64_t>(position - 1));  // else the block holds another text
       previous = before.hash;
     }
+    previous = read_state(group, position, previous);
     uint64_t hash = next_hash(previous, batch.tokens[static_cast<size_t>(row)]);
     for (const LoraSegment& segment : batch.segments) {
       if (row < segment.row_begin || row >= segment.row_begin + segment.row_count) continue;
@@ -499,11 +525,13 @@ class FakeExecutor final : public Executor {
     for (int32_t table = 0; table < tables.count(); ++table)
       std::memcpy(cell(batch, group, position, table), &now, sizeof now);
     read_window(batch, group, position, hash);
+    write_state(group, position, hash);
     hashes_[static_cast<size_t>(row)] = hash;
   }
 
   const ModelLimits limits_;
   KvView kv_;
+  StateView states_;
   std::map<AdapterVersionId, const Adapter*> adapters_;
   std::map<AdapterVersionId, std::shared_ptr<const Arrivals>> arriving_;
   int64_t stride_ = 0;

@@ -39,6 +39,7 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   const KvShape shape = shape_of(config, encodes, setup.tables);
   parts.kv =
       std::move(KvCache::create(shape, setup.blocks, setup.prefix_cache, ledger, clock, setup.blocks_max)).value();
+  if (setup.states > 0) keep_states(*parts.kv);
   CHECK(parts.kv->rest_by({.sharing = setup.kv_sharing, .ledger = &ledger}).ok());
   parts.kv_sharing = setup.kv_sharing;
   if (!setup.kv_dir.empty()) {
@@ -95,6 +96,12 @@ LoopWorld::LoopWorld(const WorldOptions& setup)
   parts.watch_memory = setup.watch_memory;
   parts.adapter_floor_bytes = setup.adapter_floor_bytes;
   loop = std::make_unique<EngineLoop>(std::move(parts));
+}
+
+void LoopWorld::keep_states(KvCache& kv) {
+  constexpr int64_t kStateFloats = 20;
+  CHECK(kv.keep_states(kStateFloats, setup_.states, ledger).ok());
+  executor.use_states(kv.states());
 }
 
 void LoopWorld::take(EngineOutput& output) {

@@ -31,6 +31,7 @@ struct WorldOptions {
   int32_t blocks = 64;
   KvTables tables;         // of one layer each
   int32_t blocks_max = 0;  // that resize() may ask for; 0: no more than `blocks`
+  int32_t states = 0;      // slots for states of sequences (kv/state_pool.h); 0: the model keeps none
   int32_t max_sequences = 8;
   int32_t step_tokens = 32;
   int64_t adapter_bytes = 1 << 20;  // that adapters may have
@@ -184,6 +185,7 @@ class LoopWorld {
   std::unique_ptr<EngineLoop> loop;
 
  private:
+  void keep_states(KvCache& kv);
   std::optional<BegunLoad> take_begun(std::optional<AdapterVersionId> version);
 };
 

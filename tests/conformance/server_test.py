@@ -235,6 +235,7 @@ class Metrics(unittest.TestCase):
     # --kv-sharing, --kv-dir and --kv-events: kv_sharing_test.py, kv_dir_test.py, kv_events_test.py and metrics_test.cc have what counts.
     OF_RANKS = {"loralei_collective_bytes_total"}
     OF_EXPERTS = {"loralei_expert_uses_total"}  # streamed_experts_test.cc
+    OF_STATES = {"loralei_kv_states", "loralei_kv_state_bytes", "loralei_kv_state_copies_total"}  # metrics_test.cc
     OF_A_PACE = {"loralei_paced", "loralei_paced_steps_late_total", "loralei_paced_late_seconds_total"}  # paced_test.py
     OF_ENCODING = {f"loralei_kv_{name}" for name in (
         "encoded_blocks", "encoded_bytes", "encoded_page_bytes", "encodes_total", "decodes_total", "damaged_total",
@@ -316,10 +317,10 @@ class Metrics(unittest.TestCase):
             while True:
                 families = self.families(server)
                 empty = {name for name, total in families.items() if total == 0} - self.MOMENTARY - self.BEYOND_THIS_TEST - self.OF_COLD_STARTS
-                if empty == self.OF_A_GPU | self.OF_ENCODING | self.OF_RANKS | self.OF_EXPERTS | self.OF_A_PACE or time.monotonic() > deadline:
+                if empty == self.OF_A_GPU | self.OF_ENCODING | self.OF_RANKS | self.OF_EXPERTS | self.OF_STATES | self.OF_A_PACE or time.monotonic() > deadline:
                     break
                 time.sleep(0.05)
-            self.assertEqual(empty, self.OF_A_GPU | self.OF_ENCODING | self.OF_RANKS | self.OF_EXPERTS | self.OF_A_PACE)
+            self.assertEqual(empty, self.OF_A_GPU | self.OF_ENCODING | self.OF_RANKS | self.OF_EXPERTS | self.OF_STATES | self.OF_A_PACE)
             self.assertGreater(len(families), 80)
         finally:
             self.assertEqual(server.stop(), 0, "\n".join(server.lines[-40:]))

@@ -61,6 +61,7 @@ const std::vector<Subject>& subjects() {
       {"gguf_gemma3", "models/gguf-gemma3-q8_0.gguf", {}, std::nullopt, true},
       {"qwen3_5", "models/qwen3_5", {"qwen3_5-all-r4", "qwen3_5-linear", "qwen3_5-save-norms"}, std::nullopt},
       {"gguf_qwen3_5", "models/gguf-qwen3_5-q8_0.gguf", {}, std::nullopt, true},
+      {"qwen3_5_moe", "models/qwen3_5-moe", {"qwen3_5-moe-all", "qwen3_5-moe-experts"}, std::nullopt},
       {"qwen3_5_q8_0", "models/qwen3_5", {"qwen3_5-all-r4"}, DType::kQ8_0, true},
       {"qwen3_moe",
        "models/qwen3-moe",

@@ -103,6 +103,7 @@ std::vector<Case> cases() {
                             "gemma3",
                             "qwen3_5",
                             "qwen3_5-types",
+                            "qwen3_5-moe",
                             "qwen3-moe",
                             "qwen2-moe",
                             "dtype-bf16",

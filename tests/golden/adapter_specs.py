@@ -69,6 +69,9 @@ SPECS = {
     "qwen3_5-save-norms": lora("qwen3_5", ["q_proj", "in_proj_a"], 4, 8, modules_to_save=[
         "q_norm", "k_norm", "input_layernorm", "post_attention_layernorm"]),
     "qwen3_5-vision-r4": lora("qwen3_5-vision", r".*language_model.*\.(q_proj|in_proj_qkv|out_proj|up_proj)", 4, 8),
+    "qwen3_5-moe-all": lora("qwen3_5-moe", "all-linear", 4, 8),
+    "qwen3_5-moe-experts": lora("qwen3_5-moe", ["out_proj", "q_proj"], 2, 4, target_parameters=[
+        "mlp.experts.gate_up_proj", "mlp.experts.down_proj", "gate.weight"]),
     # on a mixture of experts: beside it, on all experts as parameters, on the router
     "qwen3-moe-attn": lora("qwen3-moe", QKVO, 4, 8),
     "qwen3-moe-experts": lora("qwen3-moe", ["q_proj"], 3, 6, target_parameters=[

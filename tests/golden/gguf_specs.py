@@ -4,7 +4,7 @@
 types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
 """
 from model_specs import (LLAMA3_ROPE, PHI4, YARN, gemma, gemma2, gemma3, glm, granite, llama, mixtral, olmo2, olmo3, phi3,
-                         qwen, qwen3_5, qwen_moe, smollm3, starcoder2)
+                         qwen, qwen3_5, qwen3_5_moe, qwen_moe, smollm3, starcoder2)
 
 
 def gguf(spec, types, **more):
@@ -61,6 +61,7 @@ GGUF_MODELS = {
     "gguf-qwen3_5-f16": gguf(qwen3_5(32, 4, 2, 48), "F16"),  # what qwen3_5-all-r4 fits
     "gguf-qwen3_5-q8_0": gguf(qwen3_5(64, 4, 2, 96, linear_key_head_dim=12, linear_value_head_dim=16),
                               {"": "Q8_0", "token_embd.weight": "F16"}),
+    "gguf-qwen3_5-moe-f16": gguf(qwen3_5_moe(32, 4, 2, 6, 2, 24), "F16"),
     # the text models inside of others, which llama.cpp calls by other names
     "gguf-mistral3-f16": gguf(small(), "F16", arch="mistral3"),
     "gguf-qwen2vl-f16": gguf(qwen("qwen2", 32, 4, 2, 48, layers=1), "F16", arch="qwen2vl"),

@@ -52,6 +52,7 @@ FUSED_NAMES = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
 MORE_NAMES = {kind: NAMES_BEHIND for kind in ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text")} | {
     "phi3": FUSED_NAMES,
     "qwen3_5_text": LINEAR_NAMES,
+    "qwen3_5_moe_text": LINEAR_NAMES,
     "glm4": FUSED_NAMES | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"},
     "glm": FUSED_NAMES,
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "model.norm.bias": "output_norm.bias"},
@@ -59,7 +60,7 @@ MORE_NAMES = {kind: NAMES_BEHIND for kind in ("olmo2", "olmo3", "gemma2", "gemma
 # general.architecture of a model_type, where they differ
 ARCHITECTURES = {"olmo3": "olmo2", "gemma3_text": "gemma3", "glm": "chatglm", "qwen2_vl": "qwen2vl",
                  "qwen3_vl": "qwen3vl", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
-                 "qwen3_5_text": "qwen35"}
+                 "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 
 
 def names_of(model_type):
@@ -190,7 +191,8 @@ def add_config(writer, name, spec):
     writer.add_context_length(spec["max_position_embeddings"])
     writer.add_embedding_length(spec["hidden_size"])
     writer.add_block_count(spec["num_hidden_layers"])
-    writer.add_feed_forward_length(spec["intermediate_size"])
+    if "intermediate_size" in spec:
+        writer.add_feed_forward_length(spec["intermediate_size"])
     writer.add_head_count(spec["num_attention_heads"])
     writer.add_head_count_kv(spec["num_key_value_heads"])
     if spec["model_type"] == "starcoder2":

@@ -160,6 +160,14 @@ def qwen3_5(hidden, heads, kv, ffn, layers=4, **more):
     return spec | more
 
 
+def qwen3_5_moe(hidden, heads, kv, experts, used, width, **more):
+    spec = qwen3_5(hidden, heads, kv, 0)
+    del spec["intermediate_size"]
+    spec.update(architectures=["Qwen3_5MoeForCausalLM"], model_type="qwen3_5_moe_text", num_experts=experts,
+                num_experts_per_tok=used, moe_intermediate_size=width, shared_expert_intermediate_size=40)
+    return spec | more
+
+
 QWEN3_5_VISION = dict(depth=1, hidden_size=16, intermediate_size=32, num_heads=2, patch_size=4, in_channels=3,
                       out_hidden_size=32, num_position_embeddings=16)
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -232,6 +240,7 @@ SPECS = {
                              layer_types=["linear_attention", "full_attention", "linear_attention"]),
     "qwen3_5-vision": wrapper("Qwen3_5ForConditionalGeneration", "qwen3_5", qwen3_5(32, 4, 2, 48), QWEN3_5_VISION,
                               image_token_id=95, video_token_id=94, vision_start_token_id=93, vision_end_token_id=92),
+    "qwen3_5-moe": qwen3_5_moe(32, 4, 2, 6, 2, 24),
     # mixtures of experts
     "qwen3-moe": qwen_moe("qwen3", 32, 4, 2, 48, 6, 2, 24, num_hidden_layers=3, head_dim=16, norm_topk_prob=True,
                           mlp_only_layers=[1], attention_bias=False),
@@ -256,7 +265,7 @@ NEW_FORM = {"rope-llama3-new", "qwen2-window", "gemma3-new", "qwen3-vl", "qwen3_
 # Keys of the text model beside the others, as old files of Qwen have them.
 FLAT = {"qwen2-vl"}
 # Whose norms multiply with 1 + w, but for those of linear attention.
-PLUS_ONE = ("gemma", "gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5")
+PLUS_ONE = ("gemma", "gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text")
 
 
 def is_plus_one(model_type, name):

@@ -137,7 +137,7 @@ def read_gguf(path):
     arch = values["general.architecture"]
     get = {name[len(arch) + 1:]: value for name, value in values.items() if name.startswith(arch + ".")}.get
     arch = {"chatglm": "glm", "qwen2vl": "qwen2_vl", "qwen3vl": "qwen3_vl",
-            "qwen35": "qwen3_5_text"}.get(arch, arch)  # as in a config.json
+            "qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text"}.get(arch, arch)  # as in a config.json
     config = {
         "model_type": arch, "hidden_size": get("embedding_length"), "num_hidden_layers": get("block_count"),
         "num_attention_heads": get("attention.head_count"), "num_key_value_heads": get("attention.head_count_kv"),
@@ -150,7 +150,7 @@ def read_gguf(path):
     if arch in ("glm", "glm4"):
         config |= {"head_dim": get("attention.key_length")}
         config |= {"partial_rotary_factor": get("rope.dimension_count") / config["head_dim"]}
-    if arch == "qwen3_5_text":
+    if arch.startswith("qwen3_5"):
         values = get("ssm.time_step_rank")
         config |= {"partial_rotary_factor": get("rope.dimension_count") / config["head_dim"],
                    "linear_num_key_heads": get("ssm.group_count"), "linear_num_value_heads": values,
@@ -181,7 +181,7 @@ def read_gguf(path):
     weights = split_weights(config, {hf_name(name, arch): value for name, value in tensors.items()})
     if get("expert_count"):
         config |= {"num_experts_per_tok": get("expert_used_count"), "norm_topk_prob": arch != "qwen2moe"}
-    if arch == "qwen3_5_text":  # sums of norms stay as they are
+    if arch.startswith("qwen3_5"):  # sums of norms stay as they are
         weights = {n: v if n.endswith("norm.weight") else value_of_stored(n, v, config) for n, v in weights.items()}
     weights = {n: v[None] if n.endswith("shared_expert_gate.weight") else v for n, v in each_expert(weights).items()}
     return config, {name: unpermute(value, heads_of(config, name)) for name, value in weights.items()}
