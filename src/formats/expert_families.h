@@ -18,10 +18,12 @@ namespace loralei {
 Status mixtral_config(const Json& root, ModelConfig& config, const std::string& path);
 Status qwen2_moe_config(const Json& root, ModelConfig& config, const std::string& path);
 Status qwen3_moe_config(const Json& root, ModelConfig& config, const std::string& path);
+Status gpt_oss_config(const Json& root, ModelConfig& config, const std::string& path);
 
 // Of a llama file with experts, which is then one of Mixtral; of another nothing.
 Status mixtral_gguf(const GgufFile& file, ModelConfig& config);
 Status qwen2_moe_gguf(const GgufFile& file, ModelConfig& config);
 Status qwen3_moe_gguf(const GgufFile& file, ModelConfig& config);
+Status gpt_oss_gguf(const GgufFile& file, ModelConfig& config);
 
 }  // namespace loralei

@@ -42,15 +42,16 @@ class Resident {
 
 }  // namespace
 
-// scores[row] = input[row] matrix^T, and what adapters add.
-void Model::State::score(const ModelBatch& batch, int layer, const float* input, const float* matrix, int32_t out,
-                         std::vector<LoraPair> ExpertPairs::*pairs, float* scores) {
+// scores[row] = input[row] matrix^T (+ bias), and what adapters add.
+void Model::State::score(const ModelBatch& batch, int layer, const float* input, const float* matrix, const float* bias,
+                         int32_t out, std::vector<LoraPair> ExpertPairs::*pairs, float* scores) {
   const Resident held(matrix, out, config.hidden);
   MatmulArgs args;
   args.x = input;
   args.x_stride = config.hidden;
   args.rows = static_cast<int32_t>(batch.tokens.size());
   args.w = held.view();
+  args.bias = bias;
   args.y = scores;
   args.y_stride = out;
   ops->matmul(context, args);
@@ -92,6 +93,7 @@ void Model::State::expert_products(std::span<const TileProduct> products, Expert
     args.x_stride = stride;
     args.rows = run.count;
     args.w = product.w;
+    args.bias = product.bias;
     args.y = product.y;
     args.y_stride = product.y_stride;
     ops->matmul(context, args);
@@ -105,16 +107,22 @@ void Model::State::expert_products(std::span<const TileProduct> products, Expert
   ops->matmul_tiles(context, args);
 }
 
+const float* Model::State::expert_bias(int layer, int32_t expert, int part) const {
+  const float* const all = program.layers[static_cast<size_t>(layer)].expert_bias[static_cast<size_t>(part)];
+  const int64_t out = part + 1 == kExpertMatrixCount ? config.hidden : config.experts.width;
+  return all == nullptr ? nullptr : all + expert * out;
+}
+
 // A single row is the same input for all of its experts: one product.
-bool Model::State::gate_up_together(std::span<const ExpertView> views) {
+bool Model::State::gate_up_together(int layer, std::span<const ExpertView> views) {
   const int64_t width = config.experts.width;
   if (expert_rows.assignments() != config.experts.used || views.size() < 2) return false;
   expert_tiles.clear();
   for (const ExpertView& view : views) {
     if (view.gate.layout != LayoutId::kTile16 || view.up.layout != LayoutId::kTile16) return false;
     const int64_t at = expert_rows.run_of(view.expert).begin * width;
-    expert_tiles.push_back({view.gate, nullptr, expert_gate + at, width});
-    expert_tiles.push_back({view.up, nullptr, expert_up + at, width});
+    expert_tiles.push_back({view.gate, expert_bias(layer, view.expert, 0), expert_gate + at, width});
+    expert_tiles.push_back({view.up, expert_bias(layer, view.expert, 1), expert_up + at, width});
   }
   // Of those whose results have not taken the input's place.
   const float* const input = gathered + int64_t{expert_rows.run_of(views[0].expert).begin} * config.hidden;
@@ -124,13 +132,14 @@ bool Model::State::gate_up_together(std::span<const ExpertView> views) {
 }
 
 // The products of one expert with `parts` of its matrices.
-void Model::State::expert_parts(const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
-                                std::span<float* const> outputs, int64_t out_stride) {
+void Model::State::expert_parts(int layer, const ExpertView& view, std::span<const int> parts, const float* input,
+                                int64_t stride, std::span<float* const> outputs, int64_t out_stride) {
   const ExpertRows::Run run = expert_rows.run_of(view.expert);
   const std::array<const WeightView*, kExpertParts> all = {&view.gate, &view.up, &view.down};
   std::array<TileProduct, 2> products;
   for (size_t i = 0; i < parts.size(); ++i)
-    products[i] = {*all[static_cast<size_t>(parts[i])], nullptr, outputs[i] + run.begin * out_stride, out_stride};
+    products[i] = {*all[static_cast<size_t>(parts[i])], expert_bias(layer, view.expert, parts[i]),
+                   outputs[i] + run.begin * out_stride, out_stride};
   expert_products(std::span(products).first(parts.size()), run, input, stride);
 }
 
@@ -186,8 +195,8 @@ void Model::State::use_experts(const ModelBatch& batch, int layer, std::span<con
   const int32_t width = config.experts.width;
   float* const inner[] = {expert_gate, expert_up};
   float* const results[] = {gathered};
-  if (!gate_up_together(views)) {
-    for (const ExpertView& view : views) expert_parts(view, kGateUp, gathered, config.hidden, inner, width);
+  if (!gate_up_together(layer, views)) {
+    for (const ExpertView& view : views) expert_parts(layer, view, kGateUp, gathered, config.hidden, inner, width);
   }
   expert_lora(batch, layer, views, kGateUp, gathered, config.hidden, inner, width);
   for (size_t i = 0; i < views.size();) {  // runs of neighbours are one
@@ -200,9 +209,10 @@ void Model::State::use_experts(const ModelBatch& batch, int layer, std::span<con
     swiglu.stride = swiglu.dim = width;
     swiglu.rows = run.count;
     swiglu.activation = config.activation;
+    swiglu.clamp = config.clamp;
     ops->swiglu(context, swiglu);
   }
-  for (const ExpertView& view : views) expert_parts(view, kDown, expert_gate, width, results, config.hidden);
+  for (const ExpertView& view : views) expert_parts(layer, view, kDown, expert_gate, width, results, config.hidden);
   expert_lora(batch, layer, views, kDown, expert_gate, width, results, config.hidden);
 }
 
@@ -236,8 +246,8 @@ Status Model::State::shared_expert(const ModelBatch& batch, int layer, const flo
   float* const outputs[] = {shared};
   static constexpr Module kDown[] = {Module::kDown};
   TRY(project(batch, layer, kDown, gate, config.ffn, outputs, false));
-  score(batch, layer, input, program.layers[static_cast<size_t>(layer)].shared_gate, 1, &ExpertPairs::shared_gates,
-        shared_scores);
+  score(batch, layer, input, program.layers[static_cast<size_t>(layer)].shared_gate, nullptr, 1,
+        &ExpertPairs::shared_gates, shared_scores);
   return {};
 }
 
@@ -245,7 +255,8 @@ Status Model::State::experts_block(const ModelBatch& batch, int layer) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const LayerWeights& layer_weights = program.layers[static_cast<size_t>(layer)];
   const float* const input = block_input(batch, LayerNorm::kFfnInput, layer);
-  score(batch, layer, input, layer_weights.router, config.experts.count, &ExpertPairs::router, scores);
+  score(batch, layer, input, layer_weights.router, layer_weights.router_bias, config.experts.count,
+        &ExpertPairs::router, scores);
   expert_rows.choose(scores, rows, *context.pool);
   ExpertUse use(*weights, layer_weights.experts, expert_rows.chosen(), expert_views);  // reads begin here
   if (config.experts.shared_width > 0) TRY(shared_expert(batch, layer, input));

@@ -122,12 +122,14 @@ struct Model::State {
 
   // Experts (model_experts.cc).
   Status experts_block(const ModelBatch& batch, int layer);
-  void score(const ModelBatch& batch, int layer, const float* input, const float* matrix, int32_t out,
-             std::vector<LoraPair> ExpertPairs::*pairs, float* scores);
+  void score(const ModelBatch& batch, int layer, const float* input, const float* matrix, const float* bias,
+             int32_t out, std::vector<LoraPair> ExpertPairs::*pairs, float* scores);
   Status shared_expert(const ModelBatch& batch, int layer, const float* input);
   void use_experts(const ModelBatch& batch, int layer, std::span<const ExpertView> views);
-  bool gate_up_together(std::span<const ExpertView> views);
-  void expert_parts(const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
+  // Of a matrix of an expert, or null.
+  const float* expert_bias(int layer, int32_t expert, int part) const;
+  bool gate_up_together(int layer, std::span<const ExpertView> views);
+  void expert_parts(int layer, const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
                     std::span<float* const> outputs, int64_t out_stride);
   void expert_products(std::span<const TileProduct> products, ExpertRows::Run run, const float* input, int64_t stride);
   void expert_lora(const ModelBatch& batch, int layer, std::span<const ExpertView> views, std::span<const int> parts,

@@ -142,6 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Subject{"mistral-window", {}}, Subject{"qwen2-window", {}},
                     Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}, true}, Subject{"gguf-llama-q4_k_m.gguf", {}},
                     Subject{"qwen3-moe", {"qwen3-moe-experts", "qwen3-moe-router"}},
+                    Subject{"gpt-oss", {"gpt-oss-experts", "gpt-oss-router"}},
                     Subject{"mixtral", {"mixtral-single", "mixtral-single"}}, Subject{"gguf-llama-q4_0.gguf", {}},
                     Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}, false, 2}));
 

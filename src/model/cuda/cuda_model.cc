@@ -212,7 +212,7 @@ Status check_config(const ModelConfig& config) {
   const bool norms = has_norm(config, LayerNorm::kAttentionOut) || config.whole_qk_norm;
   const bool shapes = config.attention_cap != 0 || config.logits_cap != 0 || config.rotary_dim != 0 ||
                       config.sliding_rope || config.activation != Activation::kSilu || !config.gated ||
-                      config.norm_plus_one || config.centred_norms;
+                      config.norm_plus_one || config.centred_norms || config.sinks;
   if (config.experts.count > 0 || multiplies || norms || shapes || !config.unturned.empty()) {
     return unsupported("Models of the architecture " + config.architecture +
                        " cannot be computed on a GPU yet; run it on the CPU (--device cpu).");
