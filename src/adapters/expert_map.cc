@@ -17,6 +17,8 @@ constexpr const char* kMixtralMatrices[] = {"w1", "w3", "w2"};  // gate, up, dow
 
 std::string layer_path(int layer) { return "model.layers." + std::to_string(layer) + "."; }
 
+const char* router_name(const ModelConfig& config) { return config.experts.in_turn ? "router" : "gate"; }
+
 // "7.up_proj"
 ModuleRef parse_matrix(std::string_view path, const ModelConfig& config, ModuleRef module) {
   int expert = -1;
@@ -59,9 +61,9 @@ ModuleRef parse_expert_module(std::string_view path, const ModelConfig& config, 
     return {};
   }
   ModuleRef module{.layer = layer, .key = layer_path(layer) + std::string(mixtral ? kMixtralBlock : kBlock)};
-  if (path == "gate") {
+  if (path == router_name(config) || path == "gate") {  // GGUF files have one name
     module.site = Site::kRouter;
-    module.key += path;
+    module.key += router_name(config);
     return module;
   }
   if (path == "shared_expert_gate" && config.experts.shared_width > 0) {
@@ -90,7 +92,7 @@ std::vector<ModuleRef> expert_modules(const ModelConfig& config) {
     const auto add = [&](const std::string& path) {
       modules.push_back(parse_expert_module(block + path, config, layer));
     };
-    add("gate");
+    add(router_name(config));
     if (config.experts.shared_width > 0) add("shared_expert_gate");
     for (int expert = 0; expert < config.experts.count; ++expert) {
       for (int part = 0; part < kExpertMatrixCount; ++part)
@@ -110,7 +112,9 @@ ModuleShape expert_shape(const ModelConfig& config, const ModuleRef& module) {
 std::string expert_parameter(int layer, bool down) {
   return layer_path(layer) + "mlp.experts." + (down ? "down_proj" : "gate_up_proj");
 }
-std::string router_parameter(int layer) { return layer_path(layer) + "mlp.gate.weight"; }
+std::string router_parameter(const ModelConfig& config, int layer) {
+  return layer_path(layer) + "mlp." + router_name(config) + ".weight";
+}
 
 namespace {
 
@@ -118,6 +122,7 @@ namespace {
 Status place_stack(const ModelConfig& config, const ExpertStack& stack, const PairTensors& tensors, PairPlan made,
                    const std::string& path, LoadPlan& plan) {
   const int experts = config.experts.count, halves = stack.down ? 1 : 2;
+  const bool in_turn = config.experts.in_turn && !stack.down;
   for (int expert = 0; expert < experts; ++expert) {
     const int64_t a = plan.reserve(made.rank * row_bytes(made.dtype, made.in));
     plan.placements.push_back({.tensor = tensors.a,
@@ -137,7 +142,7 @@ Status place_stack(const ModelConfig& config, const ExpertStack& stack, const Pa
       pair.a = a;
       pair.b_t = plan.reserve(made.rank * row_bytes(made.dtype, made.out));
       plan.placements.push_back({.tensor = tensors.b,
-                                 .row_begin = int64_t{half} * made.out,
+                                 .row_begin = in_turn ? half : int64_t{half} * made.out,
                                  .row_count = made.out,
                                  .cols = int64_t{made.rank} * experts,
                                  .transpose = true,
@@ -145,7 +150,8 @@ Status place_stack(const ModelConfig& config, const ExpertStack& stack, const Pa
                                  .layer = stack.layer,
                                  .offset = pair.b_t,
                                  .col_begin = expert,
-                                 .col_step = experts});
+                                 .col_step = experts,
+                                 .row_step = in_turn ? halves : 1});
     }
   }
   return {};

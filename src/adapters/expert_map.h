@@ -4,7 +4,8 @@
 //
 // Pure functions, any thread.
 //
-//   mlp.gate, mlp.shared_expert_gate      a router, a gate: as linear modules
+//   mlp.gate, mlp.shared_expert_gate      a router, a gate: as linear modules; the router
+//                                         of gpt-oss is mlp.router
 //   mlp.experts.7.up_proj                 one expert's matrix; Mixtral's modules are
 //                                         block_sparse_moe.experts.7.w3
 //   mlp.experts, mlp.experts.base_layer   PEFT's target_parameters: gate_up_proj and
@@ -12,7 +13,8 @@
 //                                         targeted
 //
 // Of the last lora_A is [experts * rank, in] and lora_B [out, rank * experts], of which
-// expert e has the columns e, e + experts, ...
+// expert e has the columns e, e + experts, ... Rows of gate come before those of up, or
+// both in turn (ExpertConfig::in_turn).
 #pragma once
 
 #include <string>
@@ -40,7 +42,7 @@ ModuleShape expert_shape(const ModelConfig& config, const ModuleRef& module);
 // A parameter of all experts of a layer as target_parameters names it:
 // "model.layers.3.mlp.experts.down_proj"; the router: "model.layers.3.mlp.gate.weight".
 std::string expert_parameter(int layer, bool down);
-std::string router_parameter(int layer);
+std::string router_parameter(const ModelConfig& config, int layer);
 
 // A pair for gate and up, or down, of all experts of a layer.
 struct ExpertStack {

@@ -159,11 +159,13 @@ struct Model::State {
 
   // Experts (model_experts.cc).
   Status experts_block(const ModelBatch& batch, int layer);
-  void score(const ModelBatch& batch, int layer, const float* input, const float* matrix, int32_t out,
-             std::vector<LoraPair> ExpertPairs::*pairs, float* scores);
+  void score(const ModelBatch& batch, int layer, const float* input, const float* matrix, const float* bias,
+             int32_t out, std::vector<LoraPair> ExpertPairs::*pairs, float* scores);
   Status shared_expert(const ModelBatch& batch, int layer, const float* input);
   void use_experts(const ModelBatch& batch, int layer, std::span<const ExpertView> views);
-  void expert_products(std::span<const ExpertView> views, std::span<const int> parts, const float* input,
+  // Of a matrix of an expert, or null.
+  const float* expert_bias(int layer, int32_t expert, int part) const;
+  void expert_products(int layer, std::span<const ExpertView> views, std::span<const int> parts, const float* input,
                        int64_t stride, std::span<float* const> outputs, int64_t out_stride);
   void expert_lora(const ModelBatch& batch, int layer, std::span<const ExpertView> views, std::span<const int> parts,
                    const float* input, int32_t in, std::span<float* const> outputs, int32_t out);

@@ -273,7 +273,8 @@ struct KvStoreArgs {
 
 // out[row] = softmax(scale * q K^T) V over the positions p of the row's sequence with
 // p <= position(row) and, with a window w > 0, p > position(row) - w. Reads K and V from
-// the cache only, in tiles at absolute positions.
+// the cache only, in tiles at absolute positions. A head's sink is one score more that
+// has no value: it takes a part of the weight, behind all positions.
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim], after RoPE
   int64_t q_stride = 0;
@@ -286,6 +287,7 @@ struct AttentionArgs {
   int32_t window = 0;
   float cap = 0;  // scores are cap * tanh(scale * q K^T / cap); 0: as they are
   std::span<const RowGroup> groups;
+  const float* sinks = nullptr;  // [heads] or null
 };
 
 // --- element-wise
@@ -334,14 +336,16 @@ struct RopeArgs {
   const float* angles = nullptr;  // [rows, rotary_dim], see RopeAnglesArgs
 };
 
-// gate = activation(gate) * up, element by element, in place.
+// gate = activation(gate) * up, element by element, in place; with kClamped as GateClamp
+// says.
 struct SwigluArgs {
   float* gate = nullptr;      // [rows, dim]
-  const float* up = nullptr;  // null: ungated, activation(gate) alone
+  const float* up = nullptr;  // null: ungated, activation(gate) alone, which kClamped has not
   int64_t stride = 0;
   int32_t rows = 0;
   int32_t dim = 0;
   Activation activation = Activation::kSilu;
+  GateClamp clamp;
 };
 
 // y[row] = W[tokens[row]] decoded to f32. Every id is below w.rows (checked
