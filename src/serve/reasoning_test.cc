@@ -92,6 +92,28 @@ TEST_F(ReasoningTest, AFormMayBeNamedThatTheTemplateDoesNotMark) {
   EXPECT_EQ(said["content"], "It is 4.");
 }
 
+// gpt-oss: neither channels nor what begins an answer without reasoning are content.
+constexpr const char* kChannels =
+    "{{ messages[0].content }}{# <|channel|>analysis<|message|> <|channel|>final<|message|> #}";
+
+TEST_F(ReasoningTest, ChannelsAreToldApart) {
+  use(kChannels);
+  says("<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant<|channel|>final<|message|>It is 4.");
+  start();
+  const BodyJson said = message();
+  EXPECT_EQ(said["reasoning_content"], "Two and two.");
+  EXPECT_EQ(said["content"], "It is 4.");
+}
+
+TEST_F(ReasoningTest, AFinalChannelAloneIsContent) {
+  use(kChannels);
+  says("<|channel|>final<|message|>It is 4.");
+  start();
+  const BodyJson said = message();
+  EXPECT_FALSE(said.contains("reasoning_content")) << said;
+  EXPECT_EQ(said["content"], "It is 4.");
+}
+
 // The prompt has closed it: what comes is content, also where it speaks of the marks.
 TEST_F(ReasoningTest, OneThatIsAskedNotToThinkIsNotSplit) {
   says("<think> is a mark.");
