@@ -13,6 +13,10 @@ constexpr ReasoningForm kMistral = {"[THINK]", "[/THINK]"};
 constexpr ReasoningForm kSeedOss = {"<seed:think>", "</seed:think>"};
 constexpr ReasoningForm kKimi = {"◁think▷", "◁/think▷"};
 constexpr ReasoningForm kGranite = {"Here is my thought process:", "Here is my response:"};
+constexpr ReasoningForm kGptOss = {.open = "<|channel|>analysis<|message|>",
+                                   .close = "<|end|><|start|>assistant<|channel|>final<|message|>",
+                                   .answer = "<|channel|>final<|message|>",
+                                   .tokens = {"<|channel|>", "<|message|>", "<|start|>", "<|end|>"}};
 
 struct Named {
   std::string_view name;
@@ -24,6 +28,7 @@ constexpr Named kNamed[] = {
     {"deepseek_v3", kThink},
     {"ernie45", kThink},
     {"glm45", kThink},
+    {"gpt_oss", kGptOss},
     {"granite", kGranite},
     {"holo2", kThink},
     {"interns1", kThink},
@@ -34,6 +39,7 @@ constexpr Named kNamed[] = {
     {"nano_v3", kThink},
     {"nemotron_v3", kThink},
     {"olmo3", kThinkAlways},
+    {"openai_gptoss", kGptOss},
     {"qwen3", kThink},
     {"qwen3_thinking", kThinkAlways},
     {"seed_oss", kSeedOss},
@@ -76,6 +82,7 @@ std::vector<std::string_view> reasoning_form_names() {
 
 std::optional<ReasoningForm> detect_reasoning_form(std::string_view source) {
   const auto has = [&](std::string_view text) { return source.find(text) != std::string_view::npos; };
+  if (has(kGptOss.open) && has(kGptOss.answer)) return kGptOss;
   if (has(kSeedOss.close)) return kSeedOss;
   if (has(kKimi.close)) return kKimi;
   if (has(kMistral.open) && has(kMistral.close)) return kMistral;
@@ -105,6 +112,8 @@ GrammarForm behind_reasoning(const Reasoning& reasoning, GrammarForm answer, boo
   if (begin == ReasoningBegin::kInside) return reasoned;
   GrammarForm opened =
       GrammarForm::sequence({GrammarForm::space(), GrammarForm::marker(std::string(form.open)), std::move(reasoned)});
+  if (!form.answer.empty())
+    answer = GrammarForm::sequence({GrammarForm::marker(std::string(form.answer)), std::move(answer)});
   return GrammarForm::choice({std::move(opened), std::move(answer)});
 }
 
@@ -151,7 +160,10 @@ bool ReasoningStream::run_start(bool last) {
   const std::string_view begin = std::string_view(pending_).substr(skip_space(pending_));
   if (begin.starts_with(form_.open)) {
     state_ = State::kInside;
-  } else if (last || !form_.open.starts_with(begin)) {
+  } else if (!form_.answer.empty() && begin.starts_with(form_.answer)) {
+    pending_.erase(0, pending_.size() - begin.size() + form_.answer.size());
+    state_ = State::kBehind;
+  } else if (last || !(form_.open.starts_with(begin) || form_.answer.starts_with(begin))) {
     state_ = State::kContent;
   } else {
     return false;

@@ -7,6 +7,8 @@
 //   seed_oss  <seed:think>...</seed:think>
 //   kimi      ◁think▷...◁/think▷
 //   granite   Here is my thought process: ... Here is my response: ...
+//   gpt_oss   <|channel|>analysis<|message|>...
+//             <|end|><|start|>assistant<|channel|>final<|message|>
 //
 // Thread: pure functions; a ReasoningStream belongs to one choice of one answer.
 // Ownership: forms are static text.
@@ -17,6 +19,7 @@
 // Failure: none; a text without marks is content as it is.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +32,10 @@ namespace loralei {
 struct ReasoningForm {
   std::string_view open, close;
   bool always = false;  // the model begins inside, also where the prompt shows no mark
+  // What an answer without reasoning begins with, which is no part of it; empty: nothing.
+  std::string_view answer = "";
+  // What the marks are made of, where that is several special tokens and text.
+  std::array<std::string_view, 4> tokens = {};
 };
 
 // By the names that vLLM and SGLang have for the models ("deepseek_r1", "qwen3"; "-"

@@ -89,7 +89,24 @@ TEST(ReasoningStream, EveryFormHasItsMarks) {
   for (const std::string_view name : reasoning_form_names()) EXPECT_EQ(round_trip(name), "why|so") << name;
   EXPECT_EQ(reasoning_form("deepseek-r1")->open, "<think>");
   EXPECT_EQ(reasoning_form("mistral")->close, "[/THINK]");
-  EXPECT_FALSE(reasoning_form("openai_gptoss"));
+  EXPECT_FALSE(reasoning_form("openai_gptoss2"));
+}
+
+// Channels: what an answer without reasoning begins with is no part of it.
+TEST(ReasoningStream, ChannelsAreNoContent) {
+  using B = ReasoningBegin;
+  const ReasoningForm form = *reasoning_form("gpt-oss");
+  const std::string final = "<|channel|>final<|message|>";
+  EXPECT_EQ(split(form, B::kMaybe, "<|channel|>analysis<|message|>Two.<|end|><|start|>assistant" + final + "It is 2."),
+            "Two.|It is 2.");
+  EXPECT_EQ(split(form, B::kMaybe, final + "It is 2."), "|It is 2.");
+  EXPECT_EQ(split(form, B::kMaybe, " " + final + "\n" + final), "|" + final) << "once";
+  EXPECT_EQ(split(form, B::kMaybe, "It is 2."), "|It is 2.");
+  EXPECT_EQ(split(form, B::kMaybe, "<|channel|>fin"), "|<|channel|>fin");
+  EXPECT_EQ(split(form, B::kMaybe, "<|channel|>analysis<|message|>Two.<|end|>"), "Two.<|end|>|");
+  EXPECT_EQ(detect_reasoning_form("'<|channel|>analysis<|message|>' '<|channel|>final<|message|>'")->open, form.open);
+  EXPECT_EQ(reasoning_begin(form, "<|end|><|start|>assistant", ""), B::kMaybe);
+  EXPECT_EQ(reasoning_begin(form, "<|end|><|start|>assistant" + final, ""), B::kContent);
 }
 
 TEST(ReasoningStream, TellsWhetherItIsInside) {
@@ -159,6 +176,14 @@ TEST(BehindReasoning, TheAnswerHasItsFormBehindIt) {
   const GrammarForm content = held(ReasoningBegin::kContent);
   EXPECT_TRUE(read(content, "{\"a\": 1}").ends);
   EXPECT_FALSE(read(content, "<think>").reads);
+}
+
+TEST(BehindReasoning, AnAnswerWithAMarkOfItsOwnHasIt) {
+  const ReasoningForm form = *reasoning_form("gpt_oss");
+  const GrammarForm held = behind_reasoning({form, ReasoningBegin::kMaybe}, GrammarForm::literal("yes"), true);
+  EXPECT_TRUE(read(held, std::string(form.answer) + "yes").ends);
+  EXPECT_TRUE(read(held, std::string(form.open) + "Hm." + std::string(form.close) + "yes").ends);
+  EXPECT_FALSE(read(held, "yes").reads);
 }
 
 TEST(BehindReasoning, CallsAreHeldToTheirFormBehindItAlone) {

@@ -151,8 +151,13 @@ std::optional<Reasoning> plan_reasoning(GenerationPlan& plan, const ChatRequest&
   const Reasoning reasoning{*form, reasoning_begin(*form, rendered, continued)};
   if (request.separate_reasoning) plan.reasoning = reasoning;
   plan.show_reasoning = request.include_reasoning;
-  for (const std::string_view mark : {form->open, form->close}) {
+  const auto show = [&](std::string_view mark) {
     if (const auto id = plan.text->tokenizer()->find_token(mark)) plan.marks.push_back(*id);
+  };
+  show(form->open);
+  show(form->close);
+  for (const std::string_view token : form->tokens) {
+    if (!token.empty()) show(token);
   }
   return reasoning;
 }

@@ -167,6 +167,78 @@ TEST(ChatTemplate, ToolCallsCarryTheirArgumentsAsDicts) {
   EXPECT_EQ(render("{{ messages[2].tool_call_id }}{{ messages[0].tool_calls is defined }}", prompt), "call_1False");
 }
 
+// What templates of models with channels are written with: a macro that calls itself for
+// the types of a tool, a namespace that remembers a call, and an effort to reason.
+TEST(ChatTemplate, ChannelsAndTypesOfTools) {
+  constexpr const char* kSource = R"(
+{%- macro shape(spec) -%}
+  {%- if spec.type == "array" -%}
+    {{- shape(spec['items']) + "[]" -}}
+  {%- elif spec.type is defined and spec.type is iterable and spec.type is not string -%}
+    {{- spec.type | join(" | ") -}}
+  {%- elif spec.enum -%}
+    {{- '"' + spec.enum | join('" | "') + '"' -}}
+  {%- elif spec.type == "object" -%}
+    {{- "{" -}}
+    {%- for name, one in spec.properties.items() -%}
+      {{- name + ("" if name in (spec.required or []) else "?") + ": " + shape(one) -}}
+      {%- if not loop.last -%}{{- ", " -}}{%- endif -%}
+    {%- endfor -%}
+    {{- "}" -}}
+  {%- else -%}
+    {{- spec.type -}}
+  {%- endif -%}
+{%- endmacro -%}
+{%- set ns = namespace(call=none) -%}
+{{- "<|start|>system<|message|>Reasoning: " + (reasoning_effort if reasoning_effort is defined else "medium") -}}
+{{- "<|end|>" -}}
+{%- set own = messages[0].role in ["developer", "system"] -%}
+{%- if own or tools -%}
+  {{- "<|start|>developer<|message|>" + (messages[0].content if own else "") -}}
+  {%- for tool in tools or [] -%}
+    {{- "type " + tool.function.name + " = (_: " + shape(tool.function.parameters) + ") => any;" -}}
+  {%- endfor -%}
+  {{- "<|end|>" -}}
+{%- endif -%}
+{%- set rest = messages[1:] if own else messages -%}
+{%- for message in rest -%}
+  {%- if message.role == "assistant" and message.tool_calls -%}
+    {%- set call = message.tool_calls[0].function -%}
+    {%- set ns.call = call.name -%}
+    {{- "<|start|>assistant<|channel|>commentary to=functions." + call.name + " <|constrain|>json<|message|>" -}}
+    {{- call.arguments | tojson + "<|call|>" -}}
+  {%- elif message.role == "assistant" -%}
+    {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" -}}
+  {%- elif message.role == "tool" -%}
+    {%- if ns.call is none -%}{{- raise_exception("a result without a call") -}}{%- endif -%}
+    {{- "<|start|>functions." + ns.call + " to=assistant<|channel|>commentary<|message|>" -}}
+    {{- message.content | tojson + "<|end|>" -}}
+  {%- else -%}
+    {{- "<|start|>" + message.role + "<|message|>" + message.content + "<|end|>" -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- "<|start|>assistant" -}}{%- endif -%}
+)";
+  ChatMessage calls = says("assistant", "");
+  calls.tool_calls = {{"1", "find", R"({"n": 2})"}};
+  ChatPrompt prompt = prompt_of({says("developer", "Be brief."), says("user", "Hi"), calls, says("tool", "ok"),
+                                 says("assistant", "Found."), says("user", "Thanks")});
+  prompt.tools =
+      R"([{"type": "function", "function": {"name": "find", "parameters": {"type": "object", "required": ["n"],
+          "properties": {"n": {"type": "integer"}, "of": {"type": "array", "items": {"enum": ["a", "b"]}},
+                         "at": {"type": ["string", "null"]}}}}}])";
+  prompt.kwargs = R"({"reasoning_effort": "low"})";
+  EXPECT_EQ(render(kSource, prompt),
+            "<|start|>system<|message|>Reasoning: low<|end|>"
+            "<|start|>developer<|message|>Be brief.type find = (_: {n: integer, of?: \"a\" | \"b\"[], at?: string | "
+            "null}) => any;<|end|><|start|>user<|message|>Hi<|end|>"
+            "<|start|>assistant<|channel|>commentary to=functions.find <|constrain|>json<|message|>{\"n\": 2}<|call|>"
+            "<|start|>functions.find to=assistant<|channel|>commentary<|message|>\"ok\"<|end|>"
+            "<|start|>assistant<|channel|>final<|message|>Found.<|end|><|start|>user<|message|>Thanks<|end|>"
+            "<|start|>assistant");
+  EXPECT_NE(render(kSource, prompt_of({says("tool", "x")})).find("a result without a call"), std::string::npos);
+}
+
 TEST(ChatTemplate, TemplatesThatJoinArgumentsToTextGetThemAsStrings) {
   ChatMessage call = says("assistant", "");
   call.tool_calls = {{"call_1", "f", R"({"b":1})"}};
