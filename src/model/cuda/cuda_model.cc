@@ -187,8 +187,11 @@ Result<CudaModel::DeviceBytes> CudaModel::device_bytes(const ModelConfig& config
     const WeightView& view = weights.view(slot);
     return {nullptr, view.dtype, view.layout, view.rows, view.cols};
   };
-  for (const LayerWeights& layer : program.layers)
-    for (const TensorSlot slot : layer.matrix) matrices.push_back(shape_of(slot));
+  for (const LayerWeights& layer : program.layers) {
+    for (const TensorSlot slot : layer.matrix) {
+      if (slot != kNoTensor) matrices.push_back(shape_of(slot));
+    }
+  }
   matrices.push_back(head_of_rank(shape_of(program.head), shard, config.vocab));
   CudaActivations places;
   bytes.scratch = CudaProducts::device_bytes(matrices, product_options(options)) +
