@@ -25,7 +25,7 @@ SAFETENSORS_TYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16", "F64": "f64", "
                      "I8": "int8", "F8_E4M3": "fp8"}
 MODULES = ["q", "k", "v", "o", "gate", "up", "down", "qkv", "gate_up", "linear attention", "experts", "router", "shared expert", "embedding",
            "head", "norms", "biases"]
-NAMES = [(r"linear_attn|ssm_|attn_gate", "linear attention"), (r"experts", "experts"), (r"_exps\b", "experts"), (r"(mlp|block_sparse_moe)\.gate\b|ffn_gate_inp", "router"),
+NAMES = [(r"linear_attn|ssm_|attn_gate", "linear attention"), (r"experts", "experts"), (r"_exps\b", "experts"), (r"(mlp|block_sparse_moe)\.(gate|router)\b|ffn_gate_inp", "router"),
          (r"shared_expert|_shexp", "shared expert"), (r"qkv_proj|query_key_value|attn_qkv", "qkv"), (r"gate_up_proj", "gate_up"),
          (r"q_proj|attn_q\b", "q"), (r"k_proj|attn_k\b", "k"), (r"v_proj|attn_v\b", "v"), (r"o_proj|attn_output\b", "o"),
          (r"gate_proj|ffn_gate\b", "gate"), (r"up_proj|ffn_up\b|c_fc\b", "up"), (r"down_proj|ffn_down\b|c_proj\b", "down"),

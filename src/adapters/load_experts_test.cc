@@ -27,7 +27,8 @@ class LoadExperts : public LoadTest {
     tensors[module + ".lora_A.weight"] = matrix({kExperts * kRank, in}, start);
     tensors[module + ".lora_B.weight"] = matrix({out, kExperts * kRank}, start + 1000);
   }
-  void expect_part_of_stack(const LoraPair& pair, const std::string& module, int expert, int64_t b_row) {
+  void expect_part_of_stack(const LoraPair& pair, const std::string& module, int expert, int64_t b_row,
+                            int64_t b_step = 1) {
     const Matrix& a = tensors[module + ".lora_A.weight"];
     const Matrix& b = tensors[module + ".lora_B.weight"];
     ASSERT_EQ(pair.rank, kRank);
@@ -35,7 +36,7 @@ class LoadExperts : public LoadTest {
       for (int64_t i = 0; i < pair.in; ++i)
         EXPECT_EQ(number(pair.a, pair.dtype, r * pair.in + i), a.at(expert * kRank + r, i));
       for (int64_t o = 0; o < pair.out; ++o)
-        EXPECT_EQ(number(pair.b_t, pair.dtype, r * pair.out + o), b.at(b_row + o, r * kExperts + expert));
+        EXPECT_EQ(number(pair.b_t, pair.dtype, r * pair.out + o), b.at(b_row + o * b_step, r * kExperts + expert));
     }
     EXPECT_EQ(pair.scaling, 3.0f);
   }
@@ -104,6 +105,31 @@ TEST_F(LoadExperts, OfParametersArePickedApart) {
       expect_part_of_stack(adapter->experts.matrix(1, expert, 2), kExperts1, expert, 0);
     }
   }
+}
+
+// As gpt-oss has them.
+TEST_F(LoadExperts, RowsOfGateAndUpInTurnArePickedApart) {
+  base.config.architecture = "gpt_oss";
+  base.config.experts.in_turn = true;
+  config["target_parameters"] = {"mlp.experts.gate_up_proj", "experts.down_proj", "router.weight"};
+  give_stack(kExperts1 + ".base_layer", 8, 10, 1);
+  give_stack(kExperts1, 5, 8, 500);
+  tensors[kLayer + "1.mlp.router.lora_A.weight"] = matrix({kRank, 8}, 7);
+  tensors[kLayer + "1.mlp.router.lora_B.weight"] = matrix({kExperts, kRank}, 8);
+  const auto adapter = good();
+  for (int expert = 0; expert < kExperts; ++expert) {
+    expect_part_of_stack(adapter->experts.matrix(1, expert, 0), kExperts1 + ".base_layer", expert, 0, 2);
+    expect_part_of_stack(adapter->experts.matrix(1, expert, 1), kExperts1 + ".base_layer", expert, 1, 2);
+    expect_part_of_stack(adapter->experts.matrix(1, expert, 2), kExperts1, expert, 0);
+  }
+  expect_pair(adapter->experts.router[1], tensors[kLayer + "1.mlp.router.lora_A.weight"],
+              tensors[kLayer + "1.mlp.router.lora_B.weight"]);
+  // Biases of experts and sinks are no part of what can be applied.
+  tensors[kExperts1 + ".gate_up_proj_bias"] = matrix({kExperts, 10}, 1);
+  expect_error({"gate_up_proj_bias"});
+  tensors.erase(kExperts1 + ".gate_up_proj_bias");
+  tensors[kLayer + "1.self_attn.sinks"] = matrix({4}, 1);
+  expect_error({"self_attn.sinks"});
 }
 
 TEST_F(LoadExperts, AreNotHandedOutEarly) {

@@ -4,8 +4,10 @@
 // "model.layers.3.self_attn.q_proj.lora_a" [in, rank] and ".lora_b" [rank, out], and of
 // the embedding [vocab, rank] and [rank, hidden]: what PEFT has as rows is columns here.
 // A layer adds scale * (x a) b. An embedding that is the head too counts as both.
+// Matrices of all experts of a layer are "mlp.switch_mlp.up_proj" (expert_map.h).
 #include <map>
 
+#include "adapters/expert_map.h"
 #include "adapters/load_plan.h"
 #include "adapters/peft_map.h"
 #include "base/limits.h"
@@ -50,6 +52,8 @@ Result<MlxConfig> parse_mlx_config(const std::string& text, const std::string& p
   return config;
 }
 
+constexpr std::string_view kAllExperts = ".switch_mlp.";
+
 struct Pair {
   ModuleRef module;
   PairTensors tensors;
@@ -61,12 +65,32 @@ bool eat_end(std::string_view& text, std::string_view ending) {
   return true;
 }
 
-// The module that a factor is of; Site::kUnknown: it is none of this base's.
+// The matrix behind kAllExperts, as the base's own files call it.
+std::string mlx_expert_name(std::string_view name, size_t at, const ModelConfig& config) {
+  const std::string_view matrix = name.substr(at + kAllExperts.size());
+  for (int part = 0; part < kExpertMatrixCount; ++part) {
+    if (matrix == kExpertMatrices[part]) return expert_matrix_name(config, part);
+  }
+  return "";
+}
+
+// The module that a factor is of, kExpertStack of all experts; Site::kUnknown: it is none
+// of this base's.
 ModuleRef module_of(std::string_view name, const ModelConfig& config, bool& is_a) {
   is_a = eat_end(name, ".lora_a");
   if (!is_a && !eat_end(name, ".lora_b")) return {};
+  if (const size_t at = name.find(kAllExperts); at != std::string_view::npos) {
+    ModuleRef module =
+        parse_module(std::string(name.substr(0, at)) + ".experts.0." + mlx_expert_name(name, at, config), config);
+    if (module.site != Site::kExpertMatrix) return {};
+    module.site = Site::kExpertStack;
+    module.key = name;
+    return module;
+  }
   const ModuleRef module = parse_module(name, config);
   switch (module.site) {
+    case Site::kRouter:
+    case Site::kSharedGate:
     case Site::kLinear:
     case Site::kQkv:
     case Site::kGateUp:
@@ -120,6 +144,7 @@ void see_mlx_factors_as_rows(std::vector<TensorInfo>& tensors) {
   for (TensorInfo& tensor : tensors) {
     const bool factor = tensor.name.ends_with(".lora_a") || tensor.name.ends_with(".lora_b");
     if (!factor || tensor.shape.size() != 2 || tensor.name.ends_with("embed_tokens.lora_a")) continue;
+    if (tensor.name.find(kAllExperts) != std::string::npos) continue;
     std::swap(tensor.shape[0], tensor.shape[1]);
     tensor.crossed = true;
   }
@@ -139,6 +164,11 @@ Result<LoadPlan> plan_mlx(const std::string& config_path, const AdapterFile& fil
   TRY(collect(file, base.config, options.strict, plan, pairs));
   if (pairs.empty()) return corrupt(file.weights_path + ": holds no LoRA tensors");
   for (const auto& [key, pair] : pairs) {
+    if (pair.module.site == Site::kExpertStack) {
+      const ExpertMatrices all{.layer = pair.module.layer, .first = pair.module.expert_part, .key = key};
+      TRY(plan_expert_matrices(base.config, all, pair.tensors, mlx.rank, mlx.scale, file.weights_path, plan));
+      continue;
+    }
     const PairOptions pair_options{.rank_wanted = mlx.rank,
                                    .scaling = mlx.scale,
                                    .vocab = base.config.vocab,

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "adapters/expert_map.h"
 #include "adapters/load_test_util.h"
 #include "ops/lora_factors.h"
 
@@ -184,6 +185,101 @@ TEST_F(LoadMlxTest, TheEmbeddingIsTheHeadTooWhereTheseAreTied) {
   const auto alone = load_mlx();
   ASSERT_TRUE(alone.ok());
   EXPECT_EQ(alone->adapter->pairs[alone->adapter->pairs.size() - 2].rank, 0);
+}
+
+// Of all experts of a layer at once, and what else a layer with experts has.
+class LoadMlxExperts : public LoadMlxTest {
+ protected:
+  static constexpr int kExperts = 3, kRank = 2, kWidth = 5;
+  LoadMlxExperts() {
+    base.config.architecture = "qwen3_moe";
+    base.config.experts = {.count = kExperts, .used = 2, .width = kWidth, .dense = {1, 0}};
+  }
+  // Part `part` of every expert of layer 1, in both forms.
+  void add_experts(const std::string& block, int part, float start) {
+    const char* const name = expert_matrix_name(base.config, part);
+    const int64_t in = part == 2 ? kWidth : 8, out = part == 2 ? 8 : kWidth;
+    Matrix all_a{{kExperts, kRank, in}, {}, "F32"}, all_b{{kExperts, out, kRank}, {}, "F32"};
+    for (int expert = 0; expert < kExperts; ++expert) {
+      const Matrix a = matrix({kRank, in}, start), b = matrix({out, kRank}, start + 100);
+      start += 7;
+      all_a.values.insert(all_a.values.end(), a.values.begin(), a.values.end());
+      all_b.values.insert(all_b.values.end(), b.values.begin(), b.values.end());
+      const std::string module =
+          "base_model.model.model.layers.1." + block + ".experts." + std::to_string(expert) + "." + name;
+      tensors[module + ".lora_A.weight"] = a;
+      tensors[module + ".lora_B.weight"] = b;
+    }
+    const std::string module = "model.layers.1." + block + ".switch_mlp." + kExpertMatrices[part];
+    mlx_tensors[module + ".lora_a"] = all_a;
+    mlx_tensors[module + ".lora_b"] = all_b;
+  }
+  void expect_same_experts() {
+    const auto peft = load(), mine = load_mlx();
+    ASSERT_TRUE(peft.ok()) << peft.error().message;
+    ASSERT_TRUE(mine.ok()) << mine.error().message;
+    const ExpertPairs &want = peft->adapter->experts, &got = mine->adapter->experts;
+    ASSERT_EQ(want.matrices.size(), got.matrices.size());
+    for (size_t i = 0; i < want.matrices.size(); ++i) expect_equal(want.matrices[i], got.matrices[i]);
+    ASSERT_EQ(want.router.size(), got.router.size());
+    for (size_t i = 0; i < want.router.size(); ++i) expect_equal(want.router[i], got.router[i]);
+  }
+  static void expect_equal(const LoraPair& x, const LoraPair& y) {
+    ASSERT_EQ(x.rank, y.rank);
+    if (x.rank == 0) return;
+    ASSERT_EQ(x.in, y.in);
+    ASSERT_EQ(x.out, y.out);
+    ASSERT_EQ(x.dtype, y.dtype);
+    EXPECT_EQ(x.scaling, y.scaling);
+    EXPECT_EQ(std::memcmp(x.a, y.a, static_cast<size_t>(x.rank * row_bytes(x.dtype, x.in))), 0);
+    EXPECT_EQ(std::memcmp(x.b_t, y.b_t, static_cast<size_t>(x.rank * row_bytes(x.dtype, x.out))), 0);
+  }
+};
+
+TEST_F(LoadMlxExperts, AreWhatPeftsFormOfTheSameNumbersGives) {
+  for (const bool mixtral : {false, true}) {
+    SCOPED_TRACE(mixtral);
+    tensors.clear();
+    mlx_tensors.clear();
+    base.config.experts.mixtral_names = mixtral;
+    const std::string block = mixtral ? "block_sparse_moe" : "mlp";
+    for (int part = 0; part < 3; ++part) add_experts(block, part, static_cast<float>(1 + 30 * part));
+    add("model.layers.1." + block + ".gate", matrix({kRank, 8}, 3), matrix({kExperts, kRank}, 4));
+    config["target_modules"] =
+        mixtral ? Json{"w1", "w2", "w3", "gate"} : Json{"up_proj", "gate_proj", "down_proj", "gate"};
+    config["layers_to_transform"] = {1};
+    expect_same_experts();
+    // As mlx-lm had it before: A's experts one below the other.
+    for (auto& [name, tensor] : mlx_tensors) {
+      if (name.find("switch_mlp") != std::string::npos && name.ends_with("lora_a"))
+        tensor.shape = {kExperts * kRank, tensor.shape[2]};
+    }
+    expect_same_experts();
+  }
+}
+
+TEST_F(LoadMlxExperts, ShapesThatDoNotFitAreRefused) {
+  add_experts("mlp", 1, 1);
+  const Tensors sound = mlx_tensors;
+  const std::string up = "model.layers.1.mlp.switch_mlp.up_proj";
+  mlx_tensors[up + ".lora_a"].shape = {kRank, kExperts, 8};
+  expect_refused({"up_proj.lora_a", "[2, 3, 8]", "[3, 2, 8]"});
+  mlx_tensors = sound;
+  mlx_tensors[up + ".lora_b"].shape = {kExperts * kWidth, kRank};
+  expect_refused({"up_proj.lora_b", "[experts, out, rank]"});
+  mlx_tensors = sound;
+  mlx["lora_parameters"]["rank"] = 4;
+  expect_refused({"rank 2", "rank 4"});
+  mlx["lora_parameters"]["rank"] = kRank;
+  mlx_tensors.erase(up + ".lora_a");
+  expect_refused({"lora_a", "missing"});
+  mlx_tensors = sound;
+  for (const char* name : {"model.layers.0.mlp.switch_mlp.up_proj", "model.layers.1.mlp.switch_mlp.w1",
+                           "model.layers.2.mlp.switch_mlp.up_proj"}) {
+    mlx_tensors[std::string(name) + ".lora_a"] = sound.at(up + ".lora_a");
+    expect_refused({name});
+    mlx_tensors = sound;
+  }
 }
 
 TEST_F(LoadMlxTest, WhatCannotBeAppliedIsRefused) {

@@ -287,7 +287,8 @@ class PeftPlanner {
     for (const ModuleRef& ref : lora_modules(config_)) {
       const bool linear = ref.site == Site::kLinear || is_of_experts(ref.site);
       TRY_ASSIGN(bool targeted, matcher_.targets(as_named(ref.key), linear));
-      if (ref.site == Site::kRouter && matcher_.targets_parameter(router_parameter(ref.layer))) targeted = true;
+      if (ref.site == Site::kRouter && matcher_.targets_parameter(router_parameter(config_, ref.layer)))
+        targeted = true;
       targeted_.push_back(targeted);
     }
     TRY(find_stacks());
@@ -321,11 +322,10 @@ class PeftPlanner {
       }
     }
     for (const std::string& name : matcher_.unused_parameters()) {
-      TRY(refuse(config_path_,
-                 "\"target_parameters\" names \"" + name.substr(0, 100) +
-                     "\"; LoRA on parameters that are not linear modules is known of experts and their "
-                     "router (mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.gate.weight), and this "
-                     "base model has none of that name"));
+      TRY(refuse(config_path_, "\"target_parameters\" names \"" + name.substr(0, 100) +
+                                   "\"; LoRA on parameters that are not linear modules is known of experts and their "
+                                   "router (mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.gate.weight or "
+                                   "mlp.router.weight), and this base model has none of that name"));
     }
     return {};
   }

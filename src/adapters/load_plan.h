@@ -38,6 +38,7 @@ struct Placement {
   int64_t scale_offset = -1;  // where the scales of int8 factors go (`to` is f32 then); absent: plain numbers
   // Of each row these columns alone, with `transpose`; all: 0, 1.
   int64_t col_begin = 0, col_step = 1;
+  int64_t row_step = 1;            // of the tensor's rows from row_begin on one of so many, likewise
   std::vector<int32_t> row_order;  // where row i of the run goes; empty: to place i
   std::vector<int32_t> col_order;  // likewise of columns, of plain numbers that are not transposed
   float plus = 0;                  // added to each number (`to` is f32 then)

@@ -87,24 +87,33 @@ void transpose(const std::byte* source, int64_t rows, int64_t cols, std::byte* o
     for (int64_t c = 0; c < cols; ++c) transpose_number<Element>(source, r, c, cols, out, out_cols);
 }
 
+// Of each row some columns, of rows one of several: transposed.
+template <typename Element>
+void place_picked(const Placement& placement, int64_t row, int64_t count, const std::byte* source, std::byte* place) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(Element));
+  const int64_t cols = placement.cols, picked = cols / placement.col_step;
+  for (int64_t r = std::max(row, placement.row_begin); r < row + count; ++r) {
+    const int64_t number = (r - placement.row_begin) / placement.row_step;
+    if (number >= placement.row_count) return;
+    if (number * placement.row_step != r - placement.row_begin) continue;
+    const std::byte* const from = source + ((r - row) * cols + placement.col_begin) * kBytes;
+    for (int64_t c = 0; c < picked; ++c) {
+      std::memcpy(place + (c * placement.row_count + number) * kBytes, from + c * placement.col_step * kBytes,
+                  sizeof(Element));
+    }
+  }
+}
+
 template <typename Element>
 void place_elements(const Placement& placement, int64_t row, int64_t count, const std::byte* source, std::byte* place) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Element));
+  if (placement.col_step != 1 || placement.row_step != 1)
+    return place_picked<Element>(placement, row, count, source, place);
   const int64_t begin = std::max(row, placement.row_begin);
   const int64_t end = std::min(row + count, placement.row_begin + placement.row_count);
   if (begin >= end) return;
   const int64_t cols = placement.cols, first = begin - placement.row_begin;
   const std::byte* from = source + (begin - row) * cols * kBytes;
-  if (placement.col_step != 1) {
-    const int64_t picked = cols / placement.col_step;
-    for (int64_t r = 0; r < end - begin; ++r) {
-      for (int64_t c = 0; c < picked; ++c) {
-        std::memcpy(place + (c * placement.row_count + first + r) * kBytes,
-                    from + (r * cols + placement.col_begin + c * placement.col_step) * kBytes, sizeof(Element));
-      }
-    }
-    return;
-  }
   if (placement.row_order.empty()) {
     if (placement.transpose)
       return transpose<Element>(from, end - begin, cols, place + first * kBytes, placement.row_count);

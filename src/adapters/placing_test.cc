@@ -101,5 +101,32 @@ TEST(Placing, RowsComeWhereThePlacementSays) {
   }
 }
 
+// Of a stack of experts: every col_step-th column, every row_step-th row, transposed.
+TEST(Placing, ColumnsAndRowsArePicked) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Prng random(seed);
+    const int64_t experts = 1 + static_cast<int64_t>(random.below(5)), rank = 1 + static_cast<int64_t>(random.below(4));
+    const int64_t step = 1 + static_cast<int64_t>(random.below(2)), out = 1 + static_cast<int64_t>(random.below(40));
+    const int64_t rows = out * 2, cols = rank * experts;
+    Placement placement{.row_count = out, .cols = cols, .transpose = true, .col_step = experts, .row_step = step};
+    placement.row_begin = static_cast<int64_t>(random.below(2)) * (step == 2 ? 1 : out);
+    placement.col_begin = static_cast<int64_t>(random.below(static_cast<uint64_t>(experts)));
+    std::vector<float> source(static_cast<size_t>(rows * cols)), placed(static_cast<size_t>(out * rank), -1.0f);
+    std::iota(source.begin(), source.end(), 0.0f);
+    for (int64_t row = 0, count = 0; row < rows; row += count) {
+      count = std::min(rows - row, 1 + static_cast<int64_t>(random.below(20)));
+      place_rows(placement, DType::kF32, row, count, reinterpret_cast<const std::byte*>(source.data() + row * cols),
+                 reinterpret_cast<std::byte*>(placed.data()));
+    }
+    for (int64_t o = 0; o < out; ++o) {
+      for (int64_t r = 0; r < rank; ++r) {
+        const int64_t row = placement.row_begin + o * step, col = placement.col_begin + r * experts;
+        ASSERT_EQ(placed[static_cast<size_t>(r * out + o)], static_cast<float>(row * cols + col));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace loralei

@@ -383,7 +383,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                              "prefix", "coldstart", "kv-codec", "server", "trace", "lengths", "generate"}));
   command->add_option(
       "--shape", options.shape,
-      "generate a model: llama-1b, llama3-1b, llama-7b, llama-tiny, llama-nano, qwen3-30b-a3b or moe-tiny");
+      "generate a model: llama-1b, llama3-1b, llama-7b, gemma3-1b, phi3-mini, qwen3-30b-a3b or qwen3-30b-a3b-skewed "
+      "(docs/benchmarks.md)");
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
   command->add_option("--batch", options.batches, "batch sizes")
       ->delimiter(',')

@@ -2,19 +2,22 @@
 #include "bench/generate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "base/check.h"
+#include "base/prng.h"
 #include "bench/generated_file.h"
+#include "formats/family.h"
 
 namespace loralei {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{4} << 20;
-// Of generated models: room for the long contexts that are measured; costs nothing
-// where it is not used.
-constexpr int kMaxPosition = 131072;
+constexpr double kRouterSkew = 0.35;
 
 // A quantisation as llama-quantize names it: the format of most matrices, and of
 // those it makes finer.
@@ -24,23 +27,24 @@ struct Recipe {
   DType head;            // output.weight
   DType finer;           // attn_v and ffn_down of the layers that more_bits() picks
   uint32_t file_type;    // general.file_type of the format
+  DType fused = most;    // attn_qkv
   bool of_bf16 = false;  // f16 numbers are numbers of bf16 too, as in models trained in bf16
 };
 constexpr Recipe kRecipes[] = {
     {"f32", DType::kF32, DType::kF32, DType::kF32, 0},
     {"f16", DType::kF16, DType::kF16, DType::kF16, 1},
-    {"f16_of_bf16", DType::kF16, DType::kF16, DType::kF16, 1, true},
+    {"f16_of_bf16", DType::kF16, DType::kF16, DType::kF16, 1, DType::kF16, true},
     {"bf16", DType::kBF16, DType::kBF16, DType::kBF16, 32},
     {"q8_0", DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, 7},
     {"q4_0", DType::kQ4_0, DType::kQ6_K, DType::kQ4_0, 2},
     {"q4_1", DType::kQ4_1, DType::kQ6_K, DType::kQ4_1, 3},
     {"q5_0", DType::kQ5_0, DType::kQ6_K, DType::kQ5_0, 8},
     {"q5_1", DType::kQ5_1, DType::kQ6_K, DType::kQ5_1, 9},
-    {"q4_k_m", DType::kQ4_K, DType::kQ6_K, DType::kQ6_K, 15},
+    {"q4_k_m", DType::kQ4_K, DType::kQ6_K, DType::kQ6_K, 15, DType::kQ5_K},
     {"q5_k", DType::kQ5_K, DType::kQ6_K, DType::kQ5_K, 16},
     {"q6_k", DType::kQ6_K, DType::kQ6_K, DType::kQ6_K, 18},
     {"q2_k", DType::kQ2_K, DType::kQ6_K, DType::kQ3_K, 10},
-    {"q3_k_m", DType::kQ3_K, DType::kQ6_K, DType::kQ4_K, 12},
+    {"q3_k_m", DType::kQ3_K, DType::kQ6_K, DType::kQ4_K, 12, DType::kQ4_K},
     {"iq4_nl", DType::kIQ4_NL, DType::kQ6_K, DType::kIQ4_NL, 25},
     {"iq4_xs", DType::kIQ4_XS, DType::kQ6_K, DType::kIQ4_XS, 30},
     {"mxfp4", DType::kMXFP4, DType::kQ8_0, DType::kMXFP4, 38},
@@ -59,49 +63,123 @@ bool more_bits(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-// Of a layer of Qwen3-MoE: norms of queries and keys, the router, all experts of a kind
-// in one tensor.
-void add_experts(const ModelConfig& config, const std::string& prefix, DType most, DType finer,
-                 std::vector<OutTensor>& tensors) {
-  const int64_t count = config.experts.count, width = config.experts.width, hidden = config.hidden;
-  tensors.push_back({prefix + "attn_q_norm.weight", DType::kF32, 1, config.head_dim});
-  tensors.push_back({prefix + "attn_k_norm.weight", DType::kF32, 1, config.head_dim});
-  tensors.push_back({prefix + "ffn_gate_inp.weight", DType::kF32, count, hidden});
-  tensors.push_back({prefix + "ffn_gate_exps.weight", most, count * width, hidden, count});
-  tensors.push_back({prefix + "ffn_up_exps.weight", most, count * width, hidden, count});
-  tensors.push_back({prefix + "ffn_down_exps.weight", finer, count * hidden, width, count});
+// What llama-quantize takes where rows are not whole blocks of a format.
+DType that_fits(DType dtype, int64_t cols) {
+  if (cols % dtype_info(dtype).block_elems == 0) return dtype;
+  switch (dtype) {
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+      return DType::kQ4_0;
+    case DType::kQ4_K:
+      return DType::kQ5_0;
+    case DType::kQ5_K:
+      return DType::kQ5_1;
+    case DType::kIQ4_XS:
+      return DType::kIQ4_NL;
+    default:
+      return DType::kQ8_0;
+  }
+}
+
+class TensorList {
+ public:
+  explicit TensorList(const ModelConfig& config) : config_(config) {}
+  std::vector<OutTensor> take() { return std::move(tensors_); }
+  void of_layer(int layer) { prefix_ = "blk." + std::to_string(layer) + "."; }
+  void matrix(const char* name, DType dtype, int64_t rows, int64_t cols, int64_t stacked = 1) {
+    tensors_.push_back({prefix_ + name + ".weight", that_fits(dtype, cols), rows * stacked, cols, stacked});
+  }
+  void vector(const char* name, int64_t width) {
+    tensors_.push_back({prefix_ + name + ".weight", DType::kF32, 1, width});
+  }
+  void norm(const char* name, LayerNorm which) {
+    if (has_norm(config_, which)) vector(name, norm_width(config_, which));
+  }
+
+ private:
+  const ModelConfig& config_;
+  std::string prefix_;
+  std::vector<OutTensor> tensors_;
+};
+
+const Family& family_of(const ModelConfig& config) {
+  const Family* const family = family_of_type(config.architecture);
+  CHECK(family != nullptr);
+  return *family;
+}
+
+// The names of an architecture are those of llama.cpp's table; only those of shapes that
+// bench_shape() has are known here.
+void add_layer(const ModelConfig& config, const Recipe& recipe, int layer, TensorList& tensors) {
+  const Family& family = family_of(config);
+  const int64_t q = int64_t{config.heads} * config.head_dim, kv = int64_t{config.kv_heads} * config.head_dim;
+  const int64_t hidden = config.hidden, ffn = config.ffn;
+  const DType most = recipe.most, finer = more_bits(layer, config.layers) ? recipe.finer : most;
+  tensors.of_layer(layer);
+  tensors.norm("attn_norm", LayerNorm::kInput);
+  if (family.fused) {
+    tensors.matrix("attn_qkv", recipe.fused, q + 2 * kv, hidden);
+  } else {
+    tensors.matrix("attn_q", most, q, hidden);
+    tensors.matrix("attn_k", most, kv, hidden);
+    tensors.matrix("attn_v", finer, kv, hidden);
+  }
+  tensors.matrix("attn_output", most, hidden, q);
+  tensors.norm("attn_q_norm", LayerNorm::kQ);
+  tensors.norm("attn_k_norm", LayerNorm::kK);
+  tensors.norm("post_attention_norm", LayerNorm::kAttentionOut);
+  tensors.norm("ffn_norm", LayerNorm::kFfnInput);
+  tensors.norm("post_ffw_norm", LayerNorm::kFfnOut);
+  if (config.experts.count > 0) {
+    const int64_t count = config.experts.count, width = config.experts.width;
+    tensors.matrix("ffn_gate_inp", DType::kF32, count, hidden);
+    tensors.matrix("ffn_gate_exps", most, width, hidden, count);
+    tensors.matrix("ffn_up_exps", most, width, hidden, count);
+    tensors.matrix("ffn_down_exps", finer, hidden, width, count);
+    return;
+  }
+  if (!family.gguf_fused_up) tensors.matrix("ffn_gate", most, ffn, hidden);
+  tensors.matrix("ffn_up", most, family.gguf_fused_up ? 2 * ffn : ffn, hidden);
+  tensors.matrix("ffn_down", finer, hidden, ffn);
 }
 
 std::vector<OutTensor> gguf_tensors(const ModelConfig& config, const Recipe& recipe) {
-  std::vector<OutTensor> tensors = {{"token_embd.weight", recipe.most, config.vocab, config.hidden},
-                                    {"output_norm.weight", DType::kF32, 1, config.hidden},
-                                    {"output.weight", recipe.head, config.vocab, config.hidden}};
-  const int q = config.heads * config.head_dim;
-  const int kv = config.kv_heads * config.head_dim;
-  for (int layer = 0; layer < config.layers; ++layer) {
-    const DType most = recipe.most;
-    const DType finer = more_bits(layer, config.layers) ? recipe.finer : most;
-    const std::string prefix = "blk." + std::to_string(layer) + ".";
-    tensors.push_back({prefix + "attn_norm.weight", DType::kF32, 1, config.hidden});
-    tensors.push_back({prefix + "attn_q.weight", most, q, config.hidden});
-    tensors.push_back({prefix + "attn_k.weight", most, kv, config.hidden});
-    tensors.push_back({prefix + "attn_v.weight", finer, kv, config.hidden});
-    tensors.push_back({prefix + "attn_output.weight", most, config.hidden, q});
-    tensors.push_back({prefix + "ffn_norm.weight", DType::kF32, 1, config.hidden});
-    if (config.experts.count > 0) {
-      add_experts(config, prefix, most, finer, tensors);
-      continue;
+  TensorList tensors(config);
+  tensors.matrix("token_embd", config.tied_head ? recipe.head : recipe.most, config.vocab, config.hidden);
+  tensors.vector("output_norm", config.hidden);
+  if (!config.tied_head) tensors.matrix("output", recipe.head, config.vocab, config.hidden);
+  for (int layer = 0; layer < config.layers; ++layer) add_layer(config, recipe, layer, tensors);
+  return tensors.take();
+}
+
+// Factors of a router's rows in a model whose experts are not used alike: a random order
+// of the experts, the n-th of which has n^-kRouterSkew.
+std::vector<float> router_factors(const ModelConfig& config, int layer) {
+  std::vector<float> factors;
+  for (int expert = 0; expert < config.experts.count; ++expert)
+    factors.push_back(static_cast<float>(std::pow(1.0 + expert, -kRouterSkew)));
+  Prng prng(static_cast<uint64_t>(layer) + 1);
+  for (size_t left = factors.size(); left > 1; --left) std::swap(factors[left - 1], factors[prng.below(left)]);
+  return factors;
+}
+
+void scale_rows(std::span<std::byte> chunk, const OutTensor& tensor, int64_t first, std::span<const float> factors) {
+  CHECK(tensor.dtype == DType::kF32);
+  const auto row = static_cast<size_t>(tensor.cols);
+  for (size_t begin = 0; begin < chunk.size(); begin += row * sizeof(float), ++first) {
+    for (size_t i = 0; i < row; ++i) {
+      float value;
+      std::byte* const at = chunk.data() + begin + i * sizeof(float);
+      std::memcpy(&value, at, sizeof value);
+      value *= factors[static_cast<size_t>(first)];
+      std::memcpy(at, &value, sizeof value);
     }
-    tensors.push_back({prefix + "ffn_gate.weight", most, config.ffn, config.hidden});
-    tensors.push_back({prefix + "ffn_up.weight", most, config.ffn, config.hidden});
-    tensors.push_back({prefix + "ffn_down.weight", finer, config.hidden, config.ffn});
   }
-  return tensors;
 }
 
 GgufMetadata model_metadata(const ModelConfig& config, const Recipe& recipe) {
   GgufMetadata metadata;
-  const std::string architecture = config.experts.count > 0 ? "qwen3moe" : "llama";
+  const std::string architecture(family_of(config).gguf_name);
   const auto key = [&architecture](const char* name) { return architecture + "." + name; };
   metadata.text("general.architecture", architecture);
   metadata.u32("general.file_type", recipe.file_type);
@@ -115,9 +193,15 @@ GgufMetadata model_metadata(const ModelConfig& config, const Recipe& recipe) {
   metadata.u32(key("vocab_size").c_str(), static_cast<uint32_t>(config.vocab));
   metadata.f32(key("attention.layer_norm_rms_epsilon").c_str(), static_cast<float>(config.rms_eps));
   metadata.f32(key("rope.freq_base").c_str(), static_cast<float>(config.rope_theta));
-  if (config.experts.count > 0) {
+  if (!config.sliding.empty()) {
+    const int32_t window = *std::max_element(config.sliding.begin(), config.sliding.end());
+    metadata.u32(key("attention.sliding_window").c_str(), static_cast<uint32_t>(window));
+  }
+  if (config.head_dim * config.heads != config.hidden) {
     metadata.u32(key("attention.key_length").c_str(), static_cast<uint32_t>(config.head_dim));
     metadata.u32(key("attention.value_length").c_str(), static_cast<uint32_t>(config.head_dim));
+  }
+  if (config.experts.count > 0) {
     metadata.u32(key("expert_count").c_str(), static_cast<uint32_t>(config.experts.count));
     metadata.u32(key("expert_used_count").c_str(), static_cast<uint32_t>(config.experts.used));
     metadata.u32(key("expert_feed_forward_length").c_str(), static_cast<uint32_t>(config.experts.width));
@@ -143,7 +227,8 @@ GgufMetadata model_metadata(const ModelConfig& config, const Recipe& recipe) {
   return metadata;
 }
 
-Status write_gguf(const std::string& path, const ModelConfig& config, const Recipe& recipe, const Progress& progress) {
+Status write_gguf(const std::string& path, const ModelConfig& config, bool skewed, const Recipe& recipe,
+                  const Progress& progress) {
   Writer out(path);
   if (!out.ok()) return io_error("Cannot write '" + path + "'; choose another folder with --cache-dir.");
   const std::vector<OutTensor> tensors = gguf_tensors(config, recipe);
@@ -151,7 +236,9 @@ Status write_gguf(const std::string& path, const ModelConfig& config, const Reci
   WeightSource source(1, recipe.of_bf16);
   std::vector<std::byte> chunk;
   int64_t done = 0;
+  int routers = 0;
   for (const OutTensor& tensor : tensors) {
+    const bool skews = skewed && tensor.name.find(".ffn_gate_inp.") != std::string::npos;
     const int64_t row = row_bytes(tensor.dtype, tensor.cols);
     const int64_t rows_at_once = std::max<int64_t>(1, static_cast<int64_t>(kChunkBytes) / row);
     for (int64_t begin = 0; begin < tensor.rows; begin += rows_at_once) {
@@ -162,51 +249,19 @@ Status write_gguf(const std::string& path, const ModelConfig& config, const Reci
       } else {
         source.fill(tensor.dtype, chunk.data(), chunk.size());
       }
+      if (skews) scale_rows(chunk, tensor, begin, router_factors(config, routers));
       out.bytes(chunk.data(), chunk.size());
       done += static_cast<int64_t>(chunk.size());
       if (progress) progress(done, total);
     }
     out.pad_to(kGgufAlignment);
+    routers += skews ? 1 : 0;
   }
   if (!out.close()) return io_error("Writing '" + path + "' failed; is the disk full?");
   return {};
 }
 
 }  // namespace
-
-Result<ModelConfig> bench_shape(const std::string& name) {
-  ModelConfig config;
-  config.architecture = "llama";
-  config.vocab = 32000;
-  config.max_position = kMaxPosition;
-  if (name == "llama-1b") {
-    config.hidden = 2048, config.layers = 22, config.heads = 32, config.kv_heads = 4, config.ffn = 5632;
-  } else if (name == "llama-7b") {
-    config.hidden = 4096, config.layers = 32, config.heads = 32, config.kv_heads = 32, config.ffn = 11008;
-  } else if (name == "llama3-1b") {  // of Llama 3.2: a vocabulary four times as large (its head is not tied here)
-    config.hidden = 2048, config.layers = 16, config.heads = 32, config.kv_heads = 8, config.ffn = 8192;
-    config.vocab = 128256;
-  } else if (name == "llama-tiny") {
-    config.hidden = 256, config.layers = 8, config.heads = 4, config.kv_heads = 2, config.ffn = 512;
-  } else if (name == "llama-nano") {
-    config.hidden = 64, config.layers = 2, config.heads = 2, config.kv_heads = 2, config.ffn = 128;
-    config.vocab = 512;
-  } else if (name == "qwen3-30b-a3b") {  // of Qwen3: 3.3 of 30.5 billion weights meet a token
-    config.hidden = 2048, config.layers = 48, config.heads = 32, config.kv_heads = 4, config.ffn = 6144;
-    config.head_dim = 128, config.vocab = 151936, config.rope_theta = 1e6;
-    config.experts = {.count = 128, .used = 8, .width = 768, .normed = true};
-  } else if (name == "moe-tiny") {
-    config.hidden = 256, config.layers = 4, config.heads = 4, config.kv_heads = 2, config.ffn = 512;
-    config.experts = {.count = 16, .used = 4, .width = 256, .normed = true};
-  } else {
-    return invalid_argument("Unknown --shape '" + name +
-                            "'; choose llama-1b, llama3-1b, llama-7b, llama-tiny, llama-nano, qwen3-30b-a3b or "
-                            "moe-tiny.");
-  }
-  if (config.experts.count > 0) config.architecture = "qwen3_moe";
-  if (config.head_dim == 0) config.head_dim = config.hidden / config.heads;
-  return config;
-}
 
 Result<std::string> generated_model(const std::string& cache_dir, const std::string& shape, const std::string& quant,
                                     const Progress& progress) {
@@ -217,8 +272,9 @@ Result<std::string> generated_model(const std::string& cache_dir, const std::str
     for (const Recipe& each : kRecipes) names += (names.empty() ? "" : ", ") + std::string(each.name);
     return invalid_argument("A generated model cannot be '" + quant + "'; choose one of " + names + ".");
   }
-  return make_once(cache_dir + "/" + shape + "-" + quant + ".gguf",
-                   [&](const std::string& unfinished) { return write_gguf(unfinished, config, *recipe, progress); });
+  return make_once(cache_dir + "/" + shape + "-" + quant + ".gguf", [&](const std::string& unfinished) {
+    return write_gguf(unfinished, config, is_skewed_shape(shape), *recipe, progress);
+  });
 }
 
 }  // namespace loralei

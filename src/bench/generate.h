@@ -9,15 +9,19 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "formats/model_config.h"
 
 namespace loralei {
 
-// "llama-1b", "llama-7b": shapes of docs/benchmarks.md; "llama-tiny": 8 layers of 256,
-// "llama-nano": 2 layers of 64, for tests; "qwen3-30b-a3b", "moe-tiny": with experts.
+// The shapes of docs/benchmarks.md, and small ones for tests ("...-tiny", "...-nano").
+// Mixtures of experts have a second name with kSkewedShape behind it: the same, but for
+// routers that prefer some experts to others, as trained ones do.
 Result<ModelConfig> bench_shape(const std::string& name);
+inline constexpr std::string_view kSkewedShape = "-skewed";
+bool is_skewed_shape(std::string_view name);
 
 using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
@@ -26,7 +30,8 @@ using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 // q8_0, q4_0, q4_1, q5_0, q5_1, q4_k_m, q5_k, q6_k, q2_k, q3_k_m, iq4_nl, iq4_xs or
 // mxfp4, each mixed much as llama-quantize does: quantised models below 8 bits have a
 // q6_k head (mxfp4 a q8_0 one), q4_k_m keeps attn_v and ffn_down of some layers in q6_k,
-// q3_k_m in q4_k, q2_k in q3_k.
+// q3_k_m in q4_k, q2_k in q3_k; where a row is not whole blocks of 256 the format that
+// llama-quantize takes instead.
 Result<std::string> generated_model(const std::string& cache_dir, const std::string& shape, const std::string& quant,
                                     const Progress& progress);
 

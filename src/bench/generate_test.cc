@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
+#include <numeric>
 
 #include "bench/generated_file.h"
 #include "formats/base_model.h"
@@ -101,6 +104,78 @@ TEST(Generate, EveryQuantOpensAndIsMixedAsTheFieldsToolsDo) {
   }
   EXPECT_FALSE(generated_model(folder, "llama-tiny", "q3_k", nullptr).ok());
   EXPECT_FALSE(generated_model(folder, "llama-9b", "q4_0", nullptr).ok());
+  std::filesystem::remove_all(folder);
+}
+
+// What the file says is what the shape says.
+TEST(Generate, ShapesOfOtherFamiliesAreTheirs) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / ("loralei-shapes-" + std::to_string(::getpid()));
+  for (const char* shape : {"gemma3-tiny", "phi3-tiny"}) {
+    for (const char* quant : {"q8_0", "q4_0", "q4_k_m"}) {
+      SCOPED_TRACE(std::string(shape) + " " + quant);
+      const auto path = generated_model(folder.string(), shape, quant, {});
+      ASSERT_TRUE(path.ok()) << path.error().message;
+      const auto model = open_base_model(*path);
+      ASSERT_TRUE(model.ok()) << model.error().message;
+      const ModelConfig want = bench_shape(shape).value();
+      const ModelConfig& got = model->config;
+      EXPECT_EQ(got.architecture, want.architecture);
+      EXPECT_EQ(got.head_dim, want.head_dim);
+      EXPECT_EQ(got.sliding, want.sliding);
+      EXPECT_EQ(got.tied_head, want.tied_head);
+      EXPECT_EQ(got.activation, want.activation);
+      EXPECT_EQ(got.norm_names, want.norm_names);
+      EXPECT_EQ(got.sliding_rope, want.sliding_rope);
+      EXPECT_NEAR(got.embed_scale, want.embed_scale, 1e-6);
+      EXPECT_EQ(attention_scale_of(got), attention_scale_of(want));
+      if (std::string_view(quant) != "q4_k_m") continue;
+      // llama-quantize: rows of 288 are no blocks of 256; fused q, k and v are finer.
+      const bool gemma = got.architecture == "gemma3_text";
+      EXPECT_EQ(dtype_of(*model, "model.layers.1.self_attn.q_proj.weight"), gemma ? DType::kQ5_0 : DType::kQ5_K);
+      EXPECT_EQ(dtype_of(*model, "model.embed_tokens.weight"), gemma ? DType::kQ8_0 : DType::kQ4_K);
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// Router rows of a layer differ in length by what their expert's place says, in an order
+// of each layer's own; all else is the same file.
+TEST(Generate, ASkewedMixturePrefersSomeExperts) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / ("loralei-skewed-" + std::to_string(::getpid()));
+  const auto norms_of = [&](const char* shape, int layer) {
+    const auto path = generated_model(folder.string(), shape, "q8_0", {});
+    EXPECT_TRUE(path.ok());
+    const auto model = open_base_model(path.value());
+    EXPECT_TRUE(model.ok());
+    const TensorInfo* const router = model->index.find("model.layers." + std::to_string(layer) + ".mlp.gate.weight");
+    EXPECT_NE(router, nullptr);
+    std::vector<float> rows(static_cast<size_t>(router->bytes) / sizeof(float));
+    std::FILE* const file = std::fopen(path.value().c_str(), "rb");
+    EXPECT_EQ(std::fseek(file, static_cast<long>(router->offset), SEEK_SET), 0);
+    EXPECT_EQ(std::fread(rows.data(), sizeof(float), rows.size(), file), rows.size());
+    std::fclose(file);
+    std::vector<double> norms;
+    for (size_t row = 0; row < rows.size(); row += 256) {
+      double squares = 0;
+      for (size_t i = row; i < row + 256; ++i) squares += static_cast<double>(rows[i]) * static_cast<double>(rows[i]);
+      norms.push_back(std::sqrt(squares));
+    }
+    return norms;
+  };
+  std::vector<std::vector<size_t>> orders;
+  for (int layer : {0, 1}) {
+    const std::vector<double> plain = norms_of("moe-tiny", layer), skewed = norms_of("moe-tiny-skewed", layer);
+    ASSERT_EQ(plain.size(), 16u);
+    std::vector<double> factors;
+    for (size_t i = 0; i < plain.size(); ++i) factors.push_back(skewed[i] / plain[i]);
+    std::vector<size_t>& order = orders.emplace_back(factors.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return factors[a] > factors[b]; });
+    for (size_t place = 0; place < order.size(); ++place)
+      EXPECT_NEAR(factors[order[place]], std::pow(1.0 + static_cast<double>(place), -0.35), 1e-5);
+  }
+  EXPECT_NE(orders[0], orders[1]);
+  EXPECT_FALSE(bench_shape("llama-tiny-skewed").ok());
   std::filesystem::remove_all(folder);
 }
 

@@ -48,6 +48,14 @@ double products_s(const Rig& rig, double layer_rows, double head_rows) {
   return seconds;
 }
 
+// K and V that a row reads with so many tokens before it.
+double kv_read_bytes(const Rig& rig, double context) {
+  if (rig.windows.empty()) return context * rig.kv_bytes_token;
+  double tokens = 0;
+  for (const int32_t window : rig.windows) tokens += window > 0 ? std::min<double>(window, context) : context;
+  return tokens / static_cast<double>(rig.windows.size()) * rig.kv_bytes_token;
+}
+
 }  // namespace
 
 std::function<void(int64_t, int64_t)> progress_lines(LogSink& log, std::string what) {
@@ -105,6 +113,7 @@ Status open_rig(const BenchOptions& options, int prompt_tokens, LogSink& log, Ri
   count_weights(rig.host->file(), rig);
   rig.kv_bytes_token =
       2.0 * kv_layers(config) * config.kv_heads * config.head_dim * dtype_info(rig.host->kv_dtype()).block_bytes;
+  rig.windows = config.sliding;
   rig.attention_width = static_cast<double>(kv_layers(config)) * config.heads * config.head_dim;
   return measure_ceilings(rig);
 }
@@ -146,7 +155,7 @@ double decode_bound_s(const Rig& rig, const BenchOptions& options, int prompt_to
   const double context = prompt_tokens + options.new_tokens / 2.0;
   // Of experts those that are chosen where all are chosen alike.
   const double experts = rig.expert_bytes * (1 - std::pow(1 - rig.expert_share, rows));
-  const double bytes = rig.touched_bytes + experts + rows * context * rig.kv_bytes_token + adapter_bytes;
+  const double bytes = rig.touched_bytes + experts + rows * kv_read_bytes(rig, context) + adapter_bytes;
   const double bytes_s = bytes / (rig.read_gb_s * 1e9);
   return std::max(bytes_s, products_s(rig, rows, rows));
 }

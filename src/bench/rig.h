@@ -36,7 +36,8 @@ struct Rig {
   double touched_bytes = 0;                           // weights read in a decode step, without experts
   double expert_bytes = 0;                            // of all experts of a mixture
   double expert_share = 1;                            // of them a row uses
-  double kv_bytes_token = 0;
+  double kv_bytes_token = 0;                          // of all layers
+  std::vector<int32_t> windows;  // [layers] that attend to so many tokens, 0: to all; empty: all do
   // Weights of one product rate. On a device there is one (bf16), on the cores one for
   // every int8_bits().
   struct Products {

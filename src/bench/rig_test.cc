@@ -57,6 +57,17 @@ TEST(Bounds, CountOfAMixtureWhatRowsAreExpectedToUse) {
   EXPECT_NEAR(decode_bound_s(rig, options, 0, 1000), 17, 1e-6);
 }
 
+TEST(Bounds, CountOfAWindowNoMoreThanItReaches) {
+  Rig rig;
+  rig.kv_bytes_token = 4e9;
+  rig.read_gb_s = 1;
+  BenchOptions options;
+  options.new_tokens = 0;
+  EXPECT_DOUBLE_EQ(decode_bound_s(rig, options, 100, 2), 800);
+  rig.windows = {10, 0, 200, 10};
+  EXPECT_DOUBLE_EQ(decode_bound_s(rig, options, 100, 2), 2 * (10 + 100 + 100 + 10));
+}
+
 TEST(QuietRounds, TheFirstWarmsUpAndDisturbedOnesAreRepeated) {
   Script script{{0, 0, 0.2, 0.04, 0, 0.051, 0}};
   script.inside = false;

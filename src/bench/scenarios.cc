@@ -40,6 +40,27 @@ struct Collectives {
   }
 };
 
+// The same of weights that come from disk: bytes for each row, the part of the time that
+// steps waited for them, and what of the experts that rows chose was in memory.
+struct Reads {
+  std::vector<double> row_mb, share, found;
+
+  void add(const EngineStats& before, const EngineStats& after) {
+    const double step_s = after.step_s - before.step_s;
+    const auto rows = static_cast<double>(after.rows - before.rows);
+    const auto hits = static_cast<double>(after.expert_hits - before.expert_hits);
+    const double uses = hits + static_cast<double>(after.expert_misses - before.expert_misses);
+    row_mb.push_back(rows > 0 ? static_cast<double>(after.disk_read_bytes - before.disk_read_bytes) / rows * 1e-6 : 0);
+    share.push_back(step_s > 0 ? (after.disk_s - before.disk_s) / step_s : 0);
+    found.push_back(uses > 0 ? hits / uses : 1);
+  }
+  void report_to(const std::string& prefix, BenchReport& report) const {
+    report.rows.push_back(summarise(prefix + ".disk_mb", "MB/row", row_mb));
+    report.rows.push_back(summarise(prefix + ".disk_share", "ratio", share));
+    report.rows.push_back(summarise(prefix + ".experts_found", "ratio", found));
+  }
+};
+
 }  // namespace
 
 Result<std::vector<std::string>> bench_generate(const BenchOptions& options, bool gguf_adapters, LogSink& log) {
@@ -61,6 +82,7 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
   TRY(open_rig(options, prompt_tokens, log, rig));
   std::vector<std::vector<double>> rates(options.batches.size()), rests(options.batches.size());
   std::vector<Collectives> collectives(options.batches.size());
+  std::vector<Reads> reads(options.batches.size());
   QuietRounds rounds(options.rounds, options.foreign_max);
   while (rounds.next()) {
     std::vector<double> rate, rest;
@@ -83,6 +105,7 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
       rates[i].push_back(rate[i]);
       rests[i].push_back(rest[i]);
       collectives[i].add(looks[i].first, looks[i].second);
+      reads[i].add(looks[i].first, looks[i].second);
     }
     TRY(measure_ceilings(rig));
   }
@@ -99,6 +122,7 @@ Status bench_decode(const BenchOptions& options, LogSink& log, BenchReport& repo
     if (!rig.device_rates)  // whose steps are not split
       report.rows.push_back(summarise(prefix + std::to_string(rows) + ".rest_share", "ratio", rests[i]));
     if (options.host.tensor_parallel > 1) collectives[i].report_to(prefix + std::to_string(rows), report);
+    if (rig.expert_bytes > 0) reads[i].report_to(prefix + std::to_string(rows), report);
   }
   rounds.describe(report, first_row);
   return {};

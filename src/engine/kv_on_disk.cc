@@ -73,6 +73,12 @@ Digest kv_disk_format(const std::string& fingerprint, const EngineOptions& optio
     for (const int number : {experts.count, experts.used, experts.width, experts.shared_width}) add(number);
     add(experts.normed);
     add_all(experts.dense);
+    if (experts.biased) add_named("experts_biased", experts.biased);
+  }
+  if (config.sinks) add_named("sinks", config.sinks);
+  if (config.activation == Activation::kClamped) {
+    add_named("clamp_alpha", config.clamp.alpha);
+    add_named("clamp_limit", config.clamp.limit);
   }
   if (config.attention_gate) add_named("attention_gate", config.attention_gate);
   if (const LinearConfig& linear = config.linear; has_linear(config)) {

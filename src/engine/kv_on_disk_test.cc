@@ -31,6 +31,17 @@ TEST(KvOnDisk, EveryNumberThatChangesKeysOrValuesIsInTheFormat) {
       [](ModelConfig& config) { config.attention_cap = 30; },
       [](ModelConfig& config) { config.norm_plus_one = true; },
       [](ModelConfig& config) { config.activation = Activation::kGeluTanh; },
+      [](ModelConfig& config) { config.activation = Activation::kClamped; },
+      [](ModelConfig& config) {
+        config.activation = Activation::kClamped;
+        config.clamp.limit = 6;
+      },
+      [](ModelConfig& config) {
+        config.activation = Activation::kClamped;
+        config.clamp.alpha = 1.5f;
+      },
+      [](ModelConfig& config) { config.sinks = true; },
+      [](ModelConfig& config) { config.experts = {.count = 8, .used = 2, .width = 24, .biased = true}; },
       [](ModelConfig& config) { config.embed_scale = 6; },
       [](ModelConfig& config) { config.attention_scale = 0.25; },
       [](ModelConfig& config) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/limits.h"
 #include "base/units.h"
@@ -96,12 +97,13 @@ Result<BaseModelFile> open_directory(const FileSystem& files, const std::string&
     model.config.tied_head = weights.index.find("lm_head.weight") == nullptr;
   }
   if (has_linear(model.config)) drop_draft_tensors(weights.index, weights.foreign, model.notes);
-  TRY_ASSIGN(const int joined,
-             join_stored_tensors(files, parsed.quant, expected_tensors(model.config), weights, model.notes, path));
+  std::vector<ExpectedTensor> expected = expected_tensors(model.config);
+  if (family->fused) std::ranges::move(fused_matrices(model.config), std::back_inserter(expected));
+  TRY_ASSIGN(const int joined, join_stored_tensors(files, parsed.quant, expected, weights, model.notes, path));
   model.index = std::move(weights.index);
   TRY(take_canonical_names(model.index, path));
   if (joined > 0) {
-    if (family->fused || family->interleaved_qk) {
+    if (family->interleaved_qk) {  // rows of which are read one by one
       return unsupported(path + ": quantised checkpoints of " + family->class_name +
                          " cannot be read yet; use the original weights or a GGUF file");
     }

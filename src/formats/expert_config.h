@@ -19,14 +19,20 @@ inline constexpr int kMaxExperts = 1024;
 inline constexpr int64_t kMaxExpertsOfModel = 1 << 16;
 
 struct ExpertConfig {
-  int count = 0;         // of a layer
-  int used = 0;          // by a row
-  int width = 0;         // inner, of one
-  bool normed = false;   // weights of the experts that a row uses are divided by their sum
+  int count = 0;  // of a layer
+  int used = 0;   // by a row
+  int width = 0;  // inner, of one
+  // Weights of the experts that a row uses are divided by their sum: then they are the
+  // softmax of the scores of these alone.
+  bool normed = false;
   int shared_width = 0;  // inner, of the one that all rows use; 0: there is none
   // [layers] 1: this layer has no experts; empty: all have.
   std::vector<uint8_t> dense;
   bool mixtral_names = false;  // files say block_sparse_moe, w1, w3 and w2
+  bool biased = false;         // the router and the matrices of all experts have biases
+  // Files of Hugging Face say mlp.router, and hold matrices of all experts with inputs
+  // before outputs, those of gate and up in turn (expert_tensors.h).
+  bool in_turn = false;
 };
 
 }  // namespace loralei

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "formats/family.h"
+#include "formats/gguf_windows.h"
 #include "formats/linear_families.h"
 
 namespace loralei {
@@ -89,6 +90,15 @@ Status read_expert_keys(const GgufFile& file, ModelConfig& config) {
   return {};
 }
 
+// What gpt-oss has in every form; its numbers are the class's where a file says none.
+void use_gpt_oss(ModelConfig& config) {
+  config.sinks = true;
+  config.activation = Activation::kClamped;
+  config.experts.normed = true;
+  config.experts.biased = true;
+  config.experts.in_turn = true;
+}
+
 }  // namespace
 
 Status mixtral_config(const Json& root, ModelConfig& config, const std::string& path) {
@@ -135,6 +145,26 @@ Status qwen3_5_moe_config(const Json& root, ModelConfig& config, const std::stri
   return settle_experts(config, path);
 }
 
+// The class's yarn is that of a file that says nothing of rope.
+Status gpt_oss_config(const Json& root, ModelConfig& config, const std::string& path) {
+  use_gpt_oss(config);
+  ExpertConfig& experts = config.experts;
+  const char* const counted = root.contains("num_experts") ? "num_experts" : "num_local_experts";
+  TRY_ASSIGN(experts.count, number(root, counted, INT32_MAX, 128, path));
+  TRY_ASSIGN(experts.used, number(root, "num_experts_per_tok", INT32_MAX, 4, path));
+  experts.width = config.ffn;
+  TRY_ASSIGN(config.rms_eps, json_positive(root, "rms_norm_eps", 1e-5, path));
+  TRY_ASSIGN(const double alpha, json_positive(root, "swiglu_alpha", 1.702, path));
+  TRY_ASSIGN(const double limit, json_positive(root, "swiglu_limit", 7.0, path));
+  config.clamp = {.alpha = static_cast<float>(alpha), .limit = static_cast<float>(limit)};
+  const auto says = [&](const char* key) { return json_find(root, key) != nullptr && !json_find(root, key)->empty(); };
+  if (!says("rope_scaling") && !says("rope_parameters")) {
+    config.rope_scaling = {.kind = RopeScalingKind::kYarn, .factor = 32, .original_max_position = 4096};
+    config.rope_scaling.truncate = false;
+  }
+  return settle_experts(config, path);
+}
+
 Status mixtral_gguf(const GgufFile& file, ModelConfig& config) {
   TRY_ASSIGN(const auto count, file.integer(gguf_key(config, "expert_count"), 0, INT32_MAX));
   if (count.value_or(0) == 0) return {};
@@ -161,6 +191,20 @@ Status qwen3_5_moe_gguf(const GgufFile& file, ModelConfig& config) {
   TRY(qwen3_5_gguf(file, config));
   config.experts.normed = true;
   return qwen2_moe_gguf(file, config);
+}
+
+// Files state neither the clamp nor that yarn's borders are not rounded to whole pairs;
+// the model was trained so.
+Status gpt_oss_gguf(const GgufFile& file, ModelConfig& config) {
+  use_gpt_oss(config);
+  config.rope_scaling.truncate = false;
+  TRY(read_expert_keys(file, config));
+  if (file.find(gguf_key(config, "attention.sliding_window")) == nullptr)
+    return corrupt(file.path + ": lacks " + gguf_key(config, "attention.sliding_window"));
+  TRY(read_gguf_windows(file, {.window = 0, .period = 2}, config));
+  TRY_ASSIGN(const auto theta, file.real(gguf_key(config, "rope.freq_base_swa")));
+  TRY(use_sliding_rope(config, {theta.value_or(config.rope_theta), config.rope_scaling}, file.path));
+  return settle_experts(config, file.path);
 }
 
 }  // namespace loralei

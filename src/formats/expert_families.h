@@ -18,6 +18,7 @@ namespace loralei {
 Status mixtral_config(const Json& root, ModelConfig& config, const std::string& path);
 Status qwen2_moe_config(const Json& root, ModelConfig& config, const std::string& path);
 Status qwen3_moe_config(const Json& root, ModelConfig& config, const std::string& path);
+Status gpt_oss_config(const Json& root, ModelConfig& config, const std::string& path);
 
 // And linear attention (linear_families.h); every layer has experts.
 Status qwen3_5_moe_config(const Json& root, ModelConfig& config, const std::string& path);
@@ -27,5 +28,6 @@ Status mixtral_gguf(const GgufFile& file, ModelConfig& config);
 Status qwen2_moe_gguf(const GgufFile& file, ModelConfig& config);
 Status qwen3_moe_gguf(const GgufFile& file, ModelConfig& config);
 Status qwen3_5_moe_gguf(const GgufFile& file, ModelConfig& config);
+Status gpt_oss_gguf(const GgufFile& file, ModelConfig& config);
 
 }  // namespace loralei

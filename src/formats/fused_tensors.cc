@@ -2,6 +2,7 @@
 #include "formats/fused_tensors.h"
 
 #include <array>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -49,6 +50,7 @@ Status split(const TensorInfo& tensor, size_t at, const Fused& fused, const std:
                    ", but the config needs " + std::to_string(rows) + " rows");
   }
   const int64_t row_bytes = tensor.bytes / rows;
+  constexpr int64_t kStoredRows = 16;
   int64_t row = 0;
   for (const PartRows& part : fused.parts) {
     TensorInfo one = tensor;
@@ -56,8 +58,19 @@ Status split(const TensorInfo& tensor, size_t at, const Fused& fused, const std:
     if (index.find(one.name) != nullptr)
       return corrupt(place + ": holds tensor \"" + one.name + "\" twice, once inside of \"" + tensor.name + "\"");
     one.shape[0] = part.rows;
-    one.offset += row * row_bytes;
     one.bytes = part.rows * row_bytes;
+    if (tensor.stored == nullptr) {
+      one.offset += row * row_bytes;
+    } else {
+      if (part.rows % kStoredRows != 0) {
+        return unsupported(place + ": the quantised matrix \"" + tensor.name + "\" holds " + std::to_string(part.rows) +
+                           " rows of " + std::string(part.name) + ", which is no multiple of " +
+                           std::to_string(kStoredRows) + "; use the original weights or a GGUF file");
+      }
+      StoredForm form = *tensor.stored;
+      form.row_begin += row;
+      one.stored = std::make_shared<const StoredForm>(form);
+    }
     add(std::move(one), index);
     row += part.rows;
   }
@@ -85,6 +98,19 @@ Status take_canonical_names(TensorIndex& index, const std::string& place) {
     }
   }
   return {};
+}
+
+std::vector<ExpectedTensor> fused_matrices(const ModelConfig& config) {
+  std::vector<ExpectedTensor> matrices;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    for (const Fused& fused : fused_of(config)) {
+      int64_t rows = 0;
+      for (const PartRows& part : fused.parts) rows += part.rows;
+      matrices.push_back(
+          {"model.layers." + std::to_string(layer) + "." + std::string(fused.name) + ".weight", {rows, config.hidden}});
+    }
+  }
+  return matrices;
 }
 
 Status split_fused_tensors(const ModelConfig& config, TensorIndex& index, const std::string& place) {

@@ -58,6 +58,39 @@ TEST(FusedTensors, PartsLieBehindOneAnother) {
   expect("mlp.down_proj.weight", {8, 5}, 9000);
 }
 
+// Parts of one stored matrix are rows of it; where these are no whole tiles it is
+// refused.
+TEST(FusedTensors, OfAStoredMatrixEachPartHasItsRows) {
+  ModelConfig wide = config();
+  wide.hidden = 64, wide.head_dim = 8, wide.ffn = 48;  // q 32, k 16, v 16
+  TensorInfo qkv = tensor(kLayer + "self_attn.qkv_proj.weight", {64, 64}, 1000);
+  qkv.stored = std::make_shared<const StoredForm>(StoredForm{.kind = StoredKind::kGptq, .bits = 4, .rows = 64});
+  TensorIndex index = index_of({qkv});
+  ASSERT_TRUE(split_fused_tensors(wide, index, "m").ok());
+  int64_t row = 0;
+  for (const auto& [name, rows] : {std::pair("q", 32), {"k", 16}, {"v", 16}}) {
+    const TensorInfo* const part = index.find(kLayer + "self_attn." + name + "_proj.weight");
+    ASSERT_NE(part, nullptr);
+    EXPECT_EQ(part->shape, (std::vector<int64_t>{rows, 64}));
+    EXPECT_EQ(part->offset, 1000);
+    EXPECT_EQ(part->bytes, rows * 256);
+    EXPECT_EQ(part->stored->row_begin, row);
+    EXPECT_EQ(part->stored->rows, 64);
+    row += rows;
+  }
+  wide.kv_heads = 1, wide.heads = 5, wide.head_dim = 8;  // q 40
+  qkv.shape[0] = 56;
+  TensorIndex odd = index_of({qkv});
+  const Status status = split_fused_tensors(wide, odd, "m");
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("40 rows of self_attn.q_proj"), std::string::npos) << status.error().message;
+  const std::vector<ExpectedTensor> fused = fused_matrices(config());
+  ASSERT_EQ(fused.size(), 2u);
+  EXPECT_EQ(fused[0].name, kLayer + "self_attn.qkv_proj.weight");
+  EXPECT_EQ(fused[0].shape, (std::vector<int64_t>{16, 8}));
+  EXPECT_EQ(fused[1].shape, (std::vector<int64_t>{10, 8}));
+}
+
 TEST(FusedTensors, OtherNumbersOfRowsAndNamesThatAreThereTwiceAreRefused) {
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{15, 8}, {17, 8}, {0, 8}, {}}) {
     TensorIndex index = index_of({tensor(kLayer + "self_attn.qkv_proj.weight", shape, 0)});

@@ -25,6 +25,7 @@ constexpr Name kLayerNames[] = {
     {"attn_v", "self_attn.v_proj"},
     {"attn_qkv", "self_attn.qkv_proj"},
     {"attn_output", "self_attn.o_proj"},
+    {"attn_sinks", "self_attn.sinks"},
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
@@ -251,20 +252,29 @@ class ConfigReader {
 // Tokens at which a model stops whatever its file says of them: llama.cpp ends there too,
 // and files rely on it (Llama 3.1's state <|eot_id|> alone, Qwen's one of two). As normal
 // tokens they would be plain text.
-constexpr std::string_view kEndTexts[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",  "<|endoftext|>",
-                                          "<|eom_id|>", "<EOT>",      "_<EOT>",  "<|end_of_text|>"};
+constexpr std::string_view kEndTexts[] = {"<|eot_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>",
+                                          "<|endoftext|>",   "<|eom_id|>", "<EOT>",   "_<EOT>",
+                                          "<|end_of_text|>", "<|return|>", "<|call|>"};
+
+// Where a model has both, "<|end|>" ends a message of several in an answer.
+constexpr std::string_view kAnswerEnds[] = {"<|return|>", "<|call|>"};
+constexpr std::string_view kMessageEnd = "<|end|>";
 
 void add_end(int32_t id, GgufVocab& vocab) {
   if (id >= 0 && std::find(vocab.ends.begin(), vocab.ends.end(), id) == vocab.ends.end()) vocab.ends.push_back(id);
 }
 
 void add_ends_by_text(GgufVocab& vocab) {
+  const bool messages = std::all_of(std::begin(kAnswerEnds), std::end(kAnswerEnds), [&](std::string_view text) {
+    return std::find(vocab.tokens.begin(), vocab.tokens.end(), text) != vocab.tokens.end();
+  });
   for (size_t id = 0; id < vocab.types.size(); ++id) {
     auto& type = vocab.types[id];
     const bool marked = type == static_cast<int32_t>(GgufTokenType::kControl) ||
                         type == static_cast<int32_t>(GgufTokenType::kUserDefined);
     if (!marked || std::find(std::begin(kEndTexts), std::end(kEndTexts), vocab.tokens[id]) == std::end(kEndTexts))
       continue;
+    if (messages && vocab.tokens[id] == kMessageEnd) continue;
     type = static_cast<int32_t>(GgufTokenType::kControl);
     add_end(static_cast<int32_t>(id), vocab);
   }
@@ -396,6 +406,11 @@ std::string canonical_name(std::string_view gguf_name, const ModelConfig& config
   for (size_t norm = 0; norm < kLayerNorms; ++norm) {
     if (module != kNormNames[norm] || config.norm_names[norm].empty()) continue;
     return "model.layers." + std::to_string(layer) + "." + std::string(config.norm_names[norm]) + std::string(kind);
+  }
+  // Some models call what stands in front of the MLP by what stands behind attention.
+  if (module == kNormNames[static_cast<size_t>(LayerNorm::kAttentionOut)] && has_norm(config, LayerNorm::kFfnInput)) {
+    return "model.layers." + std::to_string(layer) + "." +
+           std::string(config.norm_names[static_cast<size_t>(LayerNorm::kFfnInput)]) + std::string(kind);
   }
   return "";
 }

@@ -234,6 +234,18 @@ TEST(Gguf, ModelOpens) {
   EXPECT_FALSE(model->notes.empty());
 }
 
+// Where an answer may have several messages, what ends one of them does not end it.
+TEST(Gguf, AMessageOfSeveralDoesNotEndTheAnswer) {
+  for (const bool several : {false, true}) {
+    Writer writer = model_metadata({"<|return|>", several ? "<|call|>" : "<|calls|>", "<|end|>", "x"});
+    writer.integers("tokenizer.ggml.token_type", {3, 3, 3, 1});
+    writer.number("tokenizer.ggml.eos_token_id", 0);
+    auto model = open(add_tensors(writer));
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    EXPECT_EQ(model->config.eos, several ? (std::vector<TokenId>{0, 1}) : (std::vector<TokenId>{0, 2}));
+  }
+}
+
 // Keys name some of the tokens that end a generation, their texts the others: not where
 // they are plain text.
 TEST(Gguf, EndsAreNamedByKeysAndByText) {

@@ -99,6 +99,34 @@ TEST(GgufWindows, Olmo3IsAnOlmo2WithWindows) {
   EXPECT_EQ(stretched.sliding_rope, (LayerRope{5e5, {}}));
 }
 
+TEST(GgufWindows, GptOssSlidesInEveryOtherLayer) {
+  GgufFile file = metadata("gpt-oss", 4);
+  put(file, "gpt-oss.expert_count", {.number = 6});
+  put(file, "gpt-oss.expert_used_count", {.number = 2});
+  put(file, "gpt-oss.expert_feed_forward_length", {.number = 24});
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::string name = "blk." + std::to_string(layer) + ".ffn_gate_inp.weight";
+    file.index.by_name[name] = file.index.tensors.size();
+    file.index.tensors.push_back({.name = name, .shape = {6, 64}});
+  }
+  EXPECT_NE(refusal(file).find("lacks gpt-oss.attention.sliding_window"), std::string::npos);
+  put(file, "gpt-oss.attention.sliding_window", {.number = 32});
+  put(file, "gpt-oss.rope.scaling.type", {.type = GgufType::kString, .text = "yarn"});
+  put(file, "gpt-oss.rope.scaling.factor", real(32));
+  const ModelConfig config = read(file);
+  EXPECT_EQ(config.sliding, (std::vector<int32_t>{32, 0, 32, 0}));
+  EXPECT_EQ(config.experts.width, 24);
+  EXPECT_TRUE(config.sinks && config.experts.biased && config.experts.normed);
+  EXPECT_EQ(config.clamp, GateClamp());
+  EXPECT_FALSE(config.rope_scaling.truncate || config.sliding_rope);
+  EXPECT_EQ(canonical_name("blk.2.post_attention_norm.weight", config),
+            "model.layers.2.post_attention_layernorm.weight");
+  EXPECT_EQ(canonical_name("blk.2.attn_sinks.weight", config), "model.layers.2.self_attn.sinks.weight");
+  EXPECT_EQ(canonical_name("blk.2.ffn_gate_exps.bias", config), "model.layers.2.mlp.experts.gate_proj.bias");
+  put(file, "gpt-oss.rope.freq_base_swa", real(500));
+  EXPECT_EQ(read(file).sliding_rope->theta, 500);
+}
+
 TEST(GgufWindows, RefusesWhatIsImpossible) {
   const auto with = [](const char* architecture, const char* key, GgufValue value) {
     GgufFile file = metadata(architecture);

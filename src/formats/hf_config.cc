@@ -245,6 +245,11 @@ Status check_model_config(const ModelConfig& config, const std::string& path) {
                      std::to_string(cap));
   }
   TRY(check_linear(config, path));
+  for (const float number : {config.clamp.alpha, config.clamp.limit}) {
+    if (!(number >= 1e-3f && number <= 1e6f))
+      return corrupt(path + ": the numbers of a clamped activation must lie between 1e-3 and 1e6, but one is " +
+                     std::to_string(number));
+  }
   CHECK(config.sliding.size() == static_cast<size_t>(config.layers));
   CHECK(config.unturned.empty() || config.unturned.size() == static_cast<size_t>(config.layers));
   return {};
@@ -273,6 +278,11 @@ Result<HfConfig> parse_hf_config(std::string_view json, const std::string& path)
   TRY(read_rope(root, *family, config, path));
   TRY(read_windows(root, *family, config, path));
   if (family->read_config != nullptr) TRY(family->read_config(root, config, path));
+  if (result.quant.method == QuantMethod::kMxfp4 && !config.experts.in_turn) {
+    return unsupported(path +
+                       ": weights stored in mxfp4 are known of gpt-oss alone; use the original weights or a "
+                       "GGUF file");
+  }
   TRY_ASSIGN(config.eos, read_ends(root, config.vocab, path));
   TRY(check_model_config(config, path));
   return result;

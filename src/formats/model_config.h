@@ -79,7 +79,9 @@ struct ModelConfig {
   // Caps: cap * tanh(y / cap) of scores and of logits; 0: none.
   double attention_cap = 0, logits_cap = 0;
   Activation activation = Activation::kSilu;
-  bool gated = true;  // false: the MLP has no gate, and its activation is that of `up`
+  GateClamp clamp;     // of Activation::kClamped
+  bool gated = true;   // false: the MLP has no gate, and its activation is that of `up`
+  bool sinks = false;  // each head has one ("self_attn.sinks", AttentionArgs)
   // What numbers are multiplied with: rows of the embedding; what a block adds to the
   // stream; scores of attention (0: head_dim^-1/2). And what logits are divided by.
   double embed_scale = 1, residual_scale = 1, attention_scale = 0, logits_divisor = 1;

@@ -19,6 +19,13 @@ void add_experts(const ModelConfig& config, int layer, std::vector<ExpectedTenso
   const ExpertConfig& experts = config.experts;
   const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.";
   list.push_back({prefix + "gate.weight", {experts.count, config.hidden}});
+  if (experts.biased) {
+    list.push_back({prefix + "gate.bias", {experts.count}});
+    for (int part = 0; part < kExpertMatrixCount; ++part) {
+      const int out = part + 1 == kExpertMatrixCount ? config.hidden : experts.width;
+      list.push_back({prefix + "experts." + kExpertMatrices[part] + ".bias", {int64_t{experts.count} * out}});
+    }
+  }
   if (experts.shared_width > 0) list.push_back({prefix + "shared_expert_gate.weight", {1, config.hidden}});
   for (int expert = 0; expert < experts.count; ++expert) {
     for (int part = 0; part < kExpertMatrixCount; ++part) {
@@ -55,6 +62,7 @@ void add_attention(const ModelConfig& config, int layer, std::vector<ExpectedTen
   linear("k_proj", kv, hidden, config.qkv_bias);
   linear("v_proj", kv, hidden, config.qkv_bias);
   linear("o_proj", hidden, q, config.o_bias);
+  if (config.sinks) list.push_back({prefix + "sinks.weight", {config.heads}});
 }
 
 void add_layer(const ModelConfig& config, int layer, std::vector<ExpectedTensor>& list) {

@@ -179,8 +179,9 @@ Result<QuantConfig> parse_quant_config(const Json& root, const std::string& path
     if (name == "awq") return read_awq(*config, place);
     if (name == "fp8" || name == "fbgemm_fp8") return read_fp8(*config, place, notes);
     if (name == "compressed-tensors") return read_compressed(*config, place, notes);
+    if (name == "mxfp4") return QuantConfig{.method = QuantMethod::kMxfp4};
     return unsupported(place + ": checkpoints quantised with " + (name.empty() ? "an unnamed method" : shown(name)) +
-                       " cannot be read; gptq, awq, fp8, fbgemm_fp8 and compressed-tensors can" + kInstead);
+                       " cannot be read; gptq, awq, fp8, fbgemm_fp8, compressed-tensors and mxfp4 can" + kInstead);
   };
   TRY_ASSIGN(QuantConfig quant, read());
   quant.name = name;

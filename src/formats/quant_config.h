@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // QuantConfig: what the "quantization_config" of a config.json says of how matrices are
-// stored (GPTQ, AWQ, FP8, compressed-tensors).
+// stored (GPTQ, AWQ, FP8, compressed-tensors, MXFP4).
 //
 // Pure functions, any thread.
 // Only weights matter here: what a config says about rounding inputs, outputs or the KV
@@ -19,7 +19,7 @@
 
 namespace loralei {
 
-enum class QuantMethod : uint8_t { kNone, kGptq, kAwq, kFp8, kCompressed };
+enum class QuantMethod : uint8_t { kNone, kGptq, kAwq, kFp8, kCompressed, kMxfp4 };
 
 struct QuantConfig {
   QuantMethod method = QuantMethod::kNone;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -44,10 +45,38 @@ bool is_activation_scale(const std::string& name) {
   return std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
+constexpr int64_t kBlock = 32;  // of MXFP4
+
+// "model.layers.3.mlp.experts.", 7, "up_proj"
+struct ExpertName {
+  std::string block;
+  int64_t expert = 0;
+  std::string part;
+};
+std::optional<ExpertName> expert_name(const std::string& matrix) {
+  constexpr std::string_view kExperts = ".mlp.experts.";
+  const size_t at = matrix.find(kExperts);
+  if (at == std::string::npos) return std::nullopt;
+  const size_t number = at + kExperts.size(), dot = matrix.find('.', number);
+  if (dot == std::string::npos) return std::nullopt;
+  return ExpertName{matrix.substr(0, number), std::atoi(matrix.c_str() + number), matrix.substr(dot + 1)};
+}
+
+int64_t experts_of(const std::vector<ExpectedTensor>& expected) {
+  int64_t count = 0;
+  for (const ExpectedTensor& tensor : expected) {
+    if (const auto name = expert_name(tensor.name); name && name->part.ends_with(".weight"))
+      count = std::max(count, name->expert + 1);
+  }
+  return count;
+}
+
 class Joiner {
  public:
-  Joiner(const FileSystem& files, const QuantConfig& quant, SafetensorsModel& model, const std::string& place)
-      : files_(files), quant_(quant), model_(model), place_(place) {
+  // `experts`: of a layer.
+  Joiner(const FileSystem& files, const QuantConfig& quant, int64_t experts, SafetensorsModel& model,
+         const std::string& place)
+      : files_(files), quant_(quant), experts_(experts), model_(model), place_(place) {
     for (const TensorInfo& tensor : model.index.tensors)
       parts_.emplace(tensor.name,
                      Part{upper_name(tensor.dtype), tensor.shape, tensor.file, tensor.offset, tensor.bytes});
@@ -87,10 +116,12 @@ class Joiner {
   Status add_by_columns(const Wanted& matrix);
   Status add_packed(const Wanted& matrix);
   Status add_bytes(const Wanted& matrix, const Part& weight);
+  Status add_expert(const Wanted& matrix);
   void add(const Wanted& matrix, DType dtype, const StoredForm& form, const Part& quants);
 
   const FileSystem& files_;
   const QuantConfig& quant_;
+  const int64_t experts_;
   SafetensorsModel& model_;
   const std::string& place_;
   std::unordered_map<std::string, Part> parts_;
@@ -208,6 +239,7 @@ Status Joiner::check_form(const Wanted& matrix, DType dtype, const StoredForm& f
 void Joiner::add(const Wanted& matrix, DType dtype, const StoredForm& form, const Part& quants) {
   StoredForm stored = form;
   stored.quants = {quants.file, quants.offset};
+  stored.rows = matrix.rows;
   matrices_.push_back({.name = matrix.name + ".weight",
                        .dtype = dtype,
                        .shape = {matrix.rows, matrix.cols},
@@ -294,8 +326,32 @@ Status Joiner::add_bytes(const Wanted& matrix, const Part& weight) {
   return {};
 }
 
+// MXFP4: a matrix of one of a layer's experts, whose tensors hold all of them.
+Status Joiner::add_expert(const Wanted& matrix) {
+  const std::optional<ExpertName> name = expert_name(matrix.name);
+  if (!name) return {};
+  const bool down = name->part == "down_proj";
+  const Wanted stack{name->block + (down ? "down_proj" : "gate_up_proj"), matrix.rows, matrix.cols};
+  if (find(stack.name + "_blocks") == nullptr && find(stack.name + "_scales") == nullptr) return {};
+  StoredForm form{.kind = StoredKind::kMxfp4, .bits = 4};
+  form.row_step = down ? 1 : 2;
+  form.row_first = name->part == "up_proj" ? 1 : 0;
+  form.group = kBlock;
+  form.groups = matrix.cols / kBlock;
+  TRY(check_form(matrix, DType::kMXFP4, form));
+  const int64_t stored_rows = matrix.rows * form.row_step;
+  TRY_ASSIGN(const Part* blocks, take(stack, "_blocks", "U8", {experts_, stored_rows, form.groups, kBlock / 2}));
+  TRY_ASSIGN(const Part* scales, take(stack, "_scales", "U8", {experts_, stored_rows, form.groups}));
+  Part own = *blocks;
+  own.offset += name->expert * stored_rows * form.groups * (kBlock / 2);
+  form.scales = {scales->file, scales->offset + name->expert * stored_rows * form.groups};
+  add(matrix, DType::kMXFP4, form, own);
+  return {};
+}
+
 Status Joiner::add_matrix(const std::string& name, int64_t rows, int64_t cols) {
   const Wanted matrix{name, rows, cols};
+  if (quant_.method == QuantMethod::kMxfp4) return add_expert(matrix);
   if (is_held_as_f32(name + ".weight")) {
     const Part* plain = find(name + ".weight");
     const bool parts = find(name + ".qweight") != nullptr || find(name + ".weight_packed") != nullptr;
@@ -350,7 +406,7 @@ Result<int> join_stored_tensors(const FileSystem& files, const QuantConfig& quan
                                 const std::vector<ExpectedTensor>& expected, SafetensorsModel& model,
                                 std::vector<std::string>& notes, const std::string& place) {
   if (quant.method == QuantMethod::kNone) return 0;
-  Joiner joiner(files, quant, model, place);
+  Joiner joiner(files, quant, experts_of(expected), model, place);
   std::unordered_set<std::string> names;
   for (const ExpectedTensor& tensor : expected) names.insert(tensor.name);
   constexpr std::string_view kWeight = ".weight";

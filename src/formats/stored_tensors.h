@@ -6,6 +6,8 @@
 // biases of zeros, shapes that are stored beside packed numbers.
 // Numbers are kept as they are stored. Symmetric int4 is given as q4_0 and int8 as q8_0,
 // which mean just that; int4 with zero points as int4g and e4m3 as fp8g (tensor/dtype.h).
+// Matrices of experts in MXFP4 ("mlp.experts.gate_up_proj_blocks" and "_scales", of all
+// experts of a layer, rows of gate and up in turn) are given as mxfp4.
 // Failure: a sentence with the matrix and the tensor (corrupt: missing, of a wrong shape
 // or format; unsupported: what could not be held as it is).
 #pragma once

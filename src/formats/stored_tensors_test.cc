@@ -15,6 +15,7 @@ namespace loralei {
 namespace {
 
 using testing_support::Checkpoint;
+using testing_support::StoredTensor;
 
 Result<BaseModelFile> open(const Checkpoint& checkpoint) {
   MemoryFileSystem files;
@@ -64,6 +65,36 @@ TEST(StoredTensors, AMatrixInPartsIsOneTensor) {
     EXPECT_EQ(embedding->stored, nullptr);
     EXPECT_FALSE(model->quantised.empty());
   }
+}
+
+TEST(StoredTensors, ExpertsInMxfp4AreTensorsOfTheirOwn) {
+  const auto model = open(Checkpoint("gpt-oss-mxfp4"));
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
+    const TensorInfo* info = model->index.find("model.layers.1.mlp.experts.3." + std::string(part) + ".weight");
+    ASSERT_NE(info, nullptr);
+    EXPECT_EQ(info->dtype, DType::kMXFP4);
+    EXPECT_EQ(info->bytes, info->shape[0] * row_bytes(DType::kMXFP4, info->shape[1]));
+    EXPECT_EQ(info->stored->kind, StoredKind::kMxfp4);
+  }
+  EXPECT_EQ(model->index.find("model.layers.0.self_attn.q_proj.weight")->dtype, DType::kBF16);
+  EXPECT_EQ(model->quantised, "mxfp4");
+  const auto lacks = [](const char* name) {
+    return [name](Checkpoint& of) { of.tensors.erase("model.layers.0.mlp.experts." + std::string(name)); };
+  };
+  expect_words(refusal("gpt-oss-mxfp4", lacks("gate_up_proj_scales")), {"gate_up_proj_scales"});
+  expect_words(refusal("gpt-oss-mxfp4", lacks("down_proj_blocks")), {"lacks", "down_proj"});
+  for (const char* name : {"gate_up_proj_blocks", "down_proj_scales"}) {
+    expect_words(refusal("gpt-oss-mxfp4",
+                         [&](Checkpoint& of) {
+                           StoredTensor& tensor = of.at("mlp.experts." + std::string(name));
+                           tensor.shape[0] *= 2;
+                           tensor.shape[1] /= 2;
+                         }),
+                 {name, "the config needs"});
+  }
+  expect_words(refusal("gpt-oss-mxfp4", [](Checkpoint& of) { of.config["hidden_size"] = 48; }),
+               {"48 inputs", "multiples of 32"});
 }
 
 TEST(StoredTensors, WhatIsNotDoneIsNoted) {

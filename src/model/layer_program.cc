@@ -32,6 +32,13 @@ Status add_experts(const ModelConfig& config, const WeightStore& weights, int in
   if (!has_experts(config, index)) return {};
   const std::string prefix = "model.layers." + std::to_string(index) + ".mlp.";
   TRY_ASSIGN(layer.router, need_vector(weights, prefix + "gate.weight"));
+  if (config.experts.biased) {
+    TRY_ASSIGN(layer.router_bias, need_vector(weights, prefix + "gate.bias"));
+    for (int part = 0; part < kExpertMatrixCount; ++part) {
+      TRY_ASSIGN(layer.expert_bias[static_cast<size_t>(part)],
+                 need_vector(weights, prefix + "experts." + kExpertMatrices[part] + ".bias"));
+    }
+  }
   if (config.experts.shared_width > 0) {
     TRY_ASSIGN(layer.shared_gate, need_vector(weights, prefix + "shared_expert_gate.weight"));
   }
@@ -132,6 +139,9 @@ Result<LayerProgram> make_layer_program(const ModelConfig& config, const WeightS
     }
     TRY(add_linear(config, weights, index, layer));
     TRY(add_experts(config, weights, index, layer));
+    if (config.sinks) {
+      TRY_ASSIGN(layer.sinks, need_vector(weights, prefix + "self_attn.sinks.weight"));
+    }
     for (size_t norm = 0; norm < kLayerNorms; ++norm) {
       if (!has_norm(config, static_cast<LayerNorm>(norm), index)) continue;
       const std::string name = prefix + std::string(config.norm_names[norm]);

@@ -33,11 +33,14 @@ struct LayerWeights {
   std::array<const float*, kLayerModules> bias;  // [out] or null
   std::array<const float*, kLayerNorms> norm{};  // by LayerNorm, [norm_width] or null
   std::array<const float*, kLayerNorms> norm_bias{};
+  const float* sinks = nullptr;  // [heads] or null
   // Of a layer with experts, of which gate, up and down above are the shared one.
   const float* router = nullptr;       // [experts, hidden]
+  const float* router_bias = nullptr;  // [experts] or null
   const float* shared_gate = nullptr;  // [hidden]
   std::vector<ExpertSlots> experts;
   LinearWeights linear;
+  std::array<const float*, kExpertMatrixCount> expert_bias{};  // [experts, out] or null
 };
 
 struct LayerProgram {

@@ -135,7 +135,8 @@ Status Model::State::allocate() {
     }
     expert_rows = ExpertRows(experts, limits.rows_max);
     expert_views.resize(static_cast<size_t>(experts.count));
-    expert_tiles.reserve(2 * static_cast<size_t>(experts.used));
+    expert_tiles.reserve(2 * static_cast<size_t>(experts.count));
+    expert_runs.reserve(static_cast<size_t>(experts.count));
     score_sources.resize(static_cast<size_t>(limits.segments_max));
   }
   context.scratch = {reinterpret_cast<std::byte*>(next), static_cast<size_t>(scratch)};
@@ -300,6 +301,7 @@ Status Model::State::attention_block(const ModelBatch& batch, const KvView& kv, 
   attend.window = config.sliding.empty() ? 0 : config.sliding[static_cast<size_t>(layer)];
   attend.cap = static_cast<float>(config.attention_cap);
   attend.groups = in_cache;
+  attend.sinks = program.layers[static_cast<size_t>(layer)].sinks;
   {
     const Timed timed(times.attention_ns);
     ops->kv_store(context, store);
@@ -356,7 +358,7 @@ Status Model::State::gate_times_up(const ModelBatch& batch, int layer, const flo
   SwigluArgs swiglu;
   swiglu.gate = gate;
   swiglu.up = config.gated ? up : nullptr;
-  swiglu.activation = config.activation;
+  swiglu.clamp = config.clamp;
   swiglu.stride = config.ffn;
   swiglu.rows = rows;
   swiglu.dim = config.ffn;

@@ -26,15 +26,16 @@ constexpr size_t kLoraSegmentsMost = 128;  // of one call
 
 }  // namespace
 
-// scores[row] = input[row] matrix^T, and what adapters add.
-void Model::State::score(const ModelBatch& batch, int layer, const float* input, const float* matrix, int32_t out,
-                         std::vector<LoraPair> ExpertPairs::*pairs, float* scores) {
+// scores[row] = input[row] matrix^T (+ bias), and what adapters add.
+void Model::State::score(const ModelBatch& batch, int layer, const float* input, const float* matrix, const float* bias,
+                         int32_t out, std::vector<LoraPair> ExpertPairs::*pairs, float* scores) {
   const ResidentMatrix held(matrix, out, config.hidden);
   MatmulArgs args;
   args.x = input;
   args.x_stride = config.hidden;
   args.rows = static_cast<int32_t>(batch.tokens.size());
   args.w = held.view();
+  args.bias = bias;
   args.y = scores;
   args.y_stride = out;
   ops->matmul(context, args);
@@ -59,63 +60,54 @@ void Model::State::score(const ModelBatch& batch, int layer, const float* input,
   ops->lora(context, lora);
 }
 
-// The rows of `run` times a matrix of an expert, or two that share the input.
-void Model::State::expert_products(std::span<const TileProduct> products, ExpertRows::Run run, const float* input,
-                                   int64_t stride) {
-  const Timed timed(times.products_ns);
-  size_t tiled = 0;
-  std::array<TileProduct, 2> tiles;
-  for (const TileProduct& product : products) {
-    if (product.w.panels.empty()) continue;
-    if (product.w.layout == LayoutId::kTile16) {
-      tiles[tiled++] = product;
-      continue;
-    }
-    MatmulArgs args;
-    args.x = input + run.begin * stride;
-    args.x_stride = stride;
-    args.rows = run.count;
-    args.w = product.w;
-    args.y = product.y;
-    args.y_stride = product.y_stride;
-    ops->matmul(context, args);
-  }
-  if (tiled == 0) return;
-  TileMatmulArgs args;
-  args.x = input + run.begin * stride;
-  args.x_stride = stride;
-  args.rows = run.count;
-  args.products = {tiles.data(), tiled};
-  ops->matmul_tiles(context, args);
+const float* Model::State::expert_bias(int layer, int32_t expert, int part) const {
+  const float* const all = program.layers[static_cast<size_t>(layer)].expert_bias[static_cast<size_t>(part)];
+  const int64_t out = part + 1 == kExpertMatrixCount ? config.hidden : config.experts.width;
+  return all == nullptr ? nullptr : all + expert * out;
 }
 
-// A single row is the same input for all of its experts: one product.
-bool Model::State::gate_up_together(std::span<const ExpertView> views) {
-  const int64_t width = config.experts.width;
-  if (expert_rows.assignments() != config.experts.used || views.size() < 2) return false;
+// The products of these experts with `parts` of their matrices: those in tiles in one
+// call, which a single row meets as what it is for all of its experts, one input.
+void Model::State::expert_products(int layer, std::span<const ExpertView> views, std::span<const int> parts,
+                                   const float* input, int64_t stride, std::span<float* const> outputs,
+                                   int64_t out_stride) {
+  const Timed timed(times.products_ns);
+  const bool one_input = parts.size() > 1 && expert_rows.assignments() == config.experts.used;
   expert_tiles.clear();
+  expert_runs.clear();
   for (const ExpertView& view : views) {
-    if (view.gate.layout != LayoutId::kTile16 || view.up.layout != LayoutId::kTile16) return false;
-    const int64_t at = expert_rows.run_of(view.expert).begin * width;
-    expert_tiles.push_back({view.gate, nullptr, expert_gate + at, width});
-    expert_tiles.push_back({view.up, nullptr, expert_up + at, width});
+    const ExpertRows::Run run = expert_rows.run_of(view.expert);
+    const std::array<const WeightView*, kExpertParts> all = {&view.gate, &view.up, &view.down};
+    const size_t first = expert_tiles.size();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const WeightView& w = *all[static_cast<size_t>(parts[i])];
+      float* const output = outputs[i] + run.begin * out_stride;
+      const float* const bias = expert_bias(layer, view.expert, parts[i]);
+      if (w.panels.empty()) continue;
+      if (w.layout == LayoutId::kTile16) {
+        expert_tiles.push_back({w, bias, output, out_stride});
+        continue;
+      }
+      MatmulArgs args;
+      args.x = input + run.begin * stride;
+      args.x_stride = stride;
+      args.rows = run.count;
+      args.w = w;
+      args.bias = bias;
+      args.y = output;
+      args.y_stride = out_stride;
+      ops->matmul(context, args);
+    }
+    const std::span<const TileProduct> own = std::span(expert_tiles).subspan(first);
+    if (own.empty()) continue;
+    if (one_input && !expert_runs.empty()) {
+      TileRows& before = expert_runs.front();
+      before.products = {before.products.data(), before.products.size() + own.size()};
+    } else {
+      expert_runs.push_back({run.begin, run.count, own});
+    }
   }
-  // Of those whose results have not taken the input's place.
-  const float* const input = gathered + int64_t{expert_rows.run_of(views[0].expert).begin} * config.hidden;
-  const Timed timed(times.products_ns);
-  ops->matmul_tiles(context, {.x = input, .x_stride = config.hidden, .rows = 1, .products = expert_tiles});
-  return true;
-}
-
-// The products of one expert with `parts` of its matrices.
-void Model::State::expert_parts(const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
-                                std::span<float* const> outputs, int64_t out_stride) {
-  const ExpertRows::Run run = expert_rows.run_of(view.expert);
-  const std::array<const WeightView*, kExpertParts> all = {&view.gate, &view.up, &view.down};
-  std::array<TileProduct, 2> products;
-  for (size_t i = 0; i < parts.size(); ++i)
-    products[i] = {*all[static_cast<size_t>(parts[i])], nullptr, outputs[i] + run.begin * out_stride, out_stride};
-  expert_products(std::span(products).first(parts.size()), run, input, stride);
+  if (!expert_runs.empty()) ops->matmul_tile_runs(context, {.x = input, .x_stride = stride, .runs = expert_runs});
 }
 
 // What adapters add to `parts` of these experts' results, which share an input. Segments
@@ -170,9 +162,7 @@ void Model::State::use_experts(const ModelBatch& batch, int layer, std::span<con
   const int32_t width = config.experts.width;
   float* const inner[] = {expert_gate, expert_up};
   float* const results[] = {gathered};
-  if (!gate_up_together(views)) {
-    for (const ExpertView& view : views) expert_parts(view, kGateUp, gathered, config.hidden, inner, width);
-  }
+  expert_products(layer, views, kGateUp, gathered, config.hidden, inner, width);
   expert_lora(batch, layer, views, kGateUp, gathered, config.hidden, inner, width);
   for (size_t i = 0; i < views.size();) {  // runs of neighbours are one
     ExpertRows::Run run = expert_rows.run_of(views[i].expert);
@@ -184,9 +174,10 @@ void Model::State::use_experts(const ModelBatch& batch, int layer, std::span<con
     swiglu.stride = swiglu.dim = width;
     swiglu.rows = run.count;
     swiglu.activation = config.activation;
+    swiglu.clamp = config.clamp;
     ops->swiglu(context, swiglu);
   }
-  for (const ExpertView& view : views) expert_parts(view, kDown, expert_gate, width, results, config.hidden);
+  expert_products(layer, views, kDown, expert_gate, width, results, config.hidden);
   expert_lora(batch, layer, views, kDown, expert_gate, width, results, config.hidden);
 }
 
@@ -220,8 +211,8 @@ Status Model::State::shared_expert(const ModelBatch& batch, int layer, const flo
   float* const outputs[] = {shared};
   static constexpr Module kDown[] = {Module::kDown};
   TRY(project(batch, layer, kDown, gate, config.ffn, outputs, false));
-  score(batch, layer, input, program.layers[static_cast<size_t>(layer)].shared_gate, 1, &ExpertPairs::shared_gates,
-        shared_scores);
+  score(batch, layer, input, program.layers[static_cast<size_t>(layer)].shared_gate, nullptr, 1,
+        &ExpertPairs::shared_gates, shared_scores);
   return {};
 }
 
@@ -229,7 +220,8 @@ Status Model::State::experts_block(const ModelBatch& batch, int layer) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const LayerWeights& layer_weights = program.layers[static_cast<size_t>(layer)];
   const float* const input = block_input(batch, LayerNorm::kFfnInput, layer);
-  score(batch, layer, input, layer_weights.router, config.experts.count, &ExpertPairs::router, scores);
+  score(batch, layer, input, layer_weights.router, layer_weights.router_bias, config.experts.count,
+        &ExpertPairs::router, scores);
   expert_rows.choose(scores, rows, *context.pool);
   ExpertUse use(*weights, layer_weights.experts, expert_rows.chosen(), expert_views);  // reads begin here
   if (config.experts.shared_width > 0) TRY(shared_expert(batch, layer, input));

@@ -101,7 +101,8 @@ struct Model::State {
   float* shared_scores = nullptr;         // [rows]
   ExpertRows expert_rows;                 // of the layer
   std::vector<ExpertView> expert_views;   // [experts]
-  std::vector<TileProduct> expert_tiles;  // of a single row
+  std::vector<TileProduct> expert_tiles;  // [experts * 2] of a call
+  std::vector<TileRows> expert_runs;      // [experts] likewise
   std::vector<LoraSource> score_sources;  // [slots]
   // The head among ranks (model_ranks.cc).
   WeightView head_part;                  // this rank's rows
@@ -158,14 +159,14 @@ struct Model::State {
 
   // Experts (model_experts.cc).
   Status experts_block(const ModelBatch& batch, int layer);
-  void score(const ModelBatch& batch, int layer, const float* input, const float* matrix, int32_t out,
-             std::vector<LoraPair> ExpertPairs::*pairs, float* scores);
+  void score(const ModelBatch& batch, int layer, const float* input, const float* matrix, const float* bias,
+             int32_t out, std::vector<LoraPair> ExpertPairs::*pairs, float* scores);
   Status shared_expert(const ModelBatch& batch, int layer, const float* input);
   void use_experts(const ModelBatch& batch, int layer, std::span<const ExpertView> views);
-  bool gate_up_together(std::span<const ExpertView> views);
-  void expert_parts(const ExpertView& view, std::span<const int> parts, const float* input, int64_t stride,
-                    std::span<float* const> outputs, int64_t out_stride);
-  void expert_products(std::span<const TileProduct> products, ExpertRows::Run run, const float* input, int64_t stride);
+  // Of a matrix of an expert, or null.
+  const float* expert_bias(int layer, int32_t expert, int part) const;
+  void expert_products(int layer, std::span<const ExpertView> views, std::span<const int> parts, const float* input,
+                       int64_t stride, std::span<float* const> outputs, int64_t out_stride);
   void expert_lora(const ModelBatch& batch, int layer, std::span<const ExpertView> views, std::span<const int> parts,
                    const float* input, int32_t in, std::span<float* const> outputs, int32_t out);
   void sum_experts(int32_t rows, float* sum);

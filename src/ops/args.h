@@ -79,6 +79,21 @@ struct TileMatmulArgs {
   std::span<const TileProduct> products;  // one `in` for all
   bool accumulate = false;
 };
+// Rows [row_begin, row_begin + row_count) of an input and the products that are of them
+// alone: y of each is [row_count, out]. Neither is empty.
+struct TileRows {
+  int32_t row_begin = 0, row_count = 0;
+  std::span<const TileProduct> products;  // one `in` for all of a call
+};
+
+// The same number for every (row, output) as TileMatmulArgs gives it: many small products
+// with different weights in one call. Runs may have rows in common.
+struct TileRunsArgs {
+  const float* x = nullptr;  // [rows, in]
+  int64_t x_stride = 0;
+  std::span<const TileRows> runs;  // each of at most rows_max of OpLimits
+};
+
 inline constexpr int kActivationBlock = 32;
 inline constexpr float kActivationMin = 1e-30f;
 
@@ -258,7 +273,8 @@ struct KvStoreArgs {
 
 // out[row] = softmax(scale * q K^T) V over the positions p of the row's sequence with
 // p <= position(row) and, with a window w > 0, p > position(row) - w. Reads K and V from
-// the cache only, in tiles at absolute positions.
+// the cache only, in tiles at absolute positions. A head's sink is one score more that
+// has no value: it takes a part of the weight, behind all positions.
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim], after RoPE
   int64_t q_stride = 0;
@@ -271,6 +287,7 @@ struct AttentionArgs {
   int32_t window = 0;
   float cap = 0;  // scores are cap * tanh(scale * q K^T / cap); 0: as they are
   std::span<const RowGroup> groups;
+  const float* sinks = nullptr;  // [heads] or null
 };
 
 // --- element-wise
@@ -319,14 +336,16 @@ struct RopeArgs {
   const float* angles = nullptr;  // [rows, rotary_dim], see RopeAnglesArgs
 };
 
-// gate = activation(gate) * up, element by element, in place.
+// gate = activation(gate) * up, element by element, in place; with kClamped as GateClamp
+// says.
 struct SwigluArgs {
   float* gate = nullptr;      // [rows, dim]
-  const float* up = nullptr;  // null: ungated, activation(gate) alone
+  const float* up = nullptr;  // null: ungated, activation(gate) alone, which kClamped has not
   int64_t stride = 0;
   int32_t rows = 0;
   int32_t dim = 0;
   Activation activation = Activation::kSilu;
+  GateClamp clamp;
 };
 
 // y[row] = W[tokens[row]] decoded to f32. Every id is below w.rows (checked

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tuple>
+
 #include "base/limits.h"
 #include "ops/op_test_util.h"
 
@@ -83,7 +85,7 @@ void store_sequence(const OpTable& table, TestCache& cache, const TestSequence& 
 
 std::vector<float> run_attention(const OpTable& table, int threads, const TestCache& cache, const std::vector<float>& q,
                                  int32_t heads, int32_t layer, int32_t window, const std::vector<RowGroup>& groups,
-                                 float cap = 0) {
+                                 float cap = 0, const std::vector<float>& sinks = {}) {
   TestContext& context = fresh_context(table, threads);
   std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
   const int64_t stride = int64_t{heads} * cache.head_dim;
@@ -97,7 +99,8 @@ std::vector<float> run_attention(const OpTable& table, int threads, const TestCa
                                 .scale = 1.0f / std::sqrt(static_cast<float>(cache.head_dim)),
                                 .window = window,
                                 .cap = cap,
-                                .groups = groups});
+                                .groups = groups,
+                                .sinks = sinks.empty() ? nullptr : sinks.data()});
   EXPECT_EQ(context.ctx.op_count, 1u);
   return out;
 }
@@ -106,10 +109,11 @@ std::vector<float> run_attention(const OpTable& table, int threads, const TestCa
 // scale: off by at most eps (dim + 10) sum |q k| (d below), which changes each weight by
 // a factor within e^(+-2d) of the normalised sum; the weighted mean of values then moves
 // by at most 2d max|v|, plus the rounding of the sum over positions. A cap makes no error
-// larger and adds a few eps of itself.
+// larger and adds a few eps of itself. A sink is a score of no error but that of its
+// product with log2 e.
 void expect_attention(const TestCache& cache, const TestSequence& sequence, const RowGroup& group,
                       const std::vector<float>& q, int32_t heads, int32_t layer, int32_t window,
-                      const std::vector<float>& out, double cap = 0) {
+                      const std::vector<float>& out, double cap = 0, const std::vector<float>& sinks = {}) {
   const auto dim = static_cast<size_t>(cache.head_dim);
   const double scale = 1.0 / std::sqrt(static_cast<double>(cache.head_dim));
   for (int32_t i = 0; i < group.row_count; ++i) {
@@ -129,6 +133,12 @@ void expect_attention(const TestCache& cache, const TestSequence& sequence, cons
         scores.push_back(cap > 0 ? cap * std::tanh(sum * scale / cap) : sum * scale);
         largest = std::max(largest, scores.back());
         score_magnitude = std::max(score_magnitude, magnitude * scale);
+      }
+      if (!sinks.empty()) {
+        const double sink = static_cast<double>(sinks[static_cast<size_t>(head)]);
+        largest = std::max(largest, sink);
+        score_magnitude = std::max(score_magnitude, std::fabs(sink));
+        total = std::exp(sink - largest);
       }
       for (int32_t p = first; p <= last; ++p) {
         const double weight = std::exp(scores[static_cast<size_t>(p - first)] - largest);
@@ -312,6 +322,56 @@ TEST_P(Attention, LongContextsAreSplitAndMergedRight) {
   }
 }
 
+// Below, among and above the scores; one of minus infinity is none, bit for bit.
+TEST_P(Attention, SinksTakeTheirPartOfTheWeight) {
+  SCOPED_TRACE("seed 309");
+  Prng prng(309);
+  int all = 0, without_effect = 0;
+  for (const Shape& shape : kShapes) {
+    for (const DType dtype : kCacheDTypes) {
+      TestCache cache(prng, dtype, shape.kv_heads, shape.head_dim, 64);
+      const TestSequence sequence(prng, cache, 100);
+      store_sequence(table(), cache, sequence, 0);
+      for (const int32_t rows : {1, 12}) {
+        const std::vector<RowGroup> groups = {{0, rows, 100 - rows, sequence.blocks.data()}};
+        const std::vector<float> q = random_floats(prng, int64_t{rows} * shape.heads * shape.head_dim, 3.0f);
+        for (const int32_t window : {0, 17}) {
+          const std::vector<float> none = run_attention(table(), 2, cache, q, shape.heads, 0, window, groups);
+          for (const float size : {0.0f, 3.0f, 40.0f}) {
+            std::vector<float> sinks = random_floats(prng, shape.heads, size);
+            const std::vector<float> out =
+                run_attention(table(), 2, cache, q, shape.heads, 0, window, groups, 0, sinks);
+            expect_attention(cache, sequence, groups[0], q, shape.heads, 0, window, out, 0, sinks);
+            ++all;
+            without_effect += same_bits(out, none);  // far below all scores
+          }
+          const std::vector<float> never(static_cast<size_t>(shape.heads), -std::numeric_limits<float>::infinity());
+          EXPECT_TRUE(same_bits(run_attention(table(), 2, cache, q, shape.heads, 0, window, groups, 0, never), none));
+        }
+      }
+    }
+  }
+  EXPECT_LT(20 * without_effect, all);
+}
+
+TEST_P(Attention, SinksOfLongContextsAreBehindAllRanges) {
+  SCOPED_TRACE("seed 310");
+  Prng prng(310);
+  TestCache cache(prng, DType::kBF16, 1, 32, 400);
+  const TestSequence sequence(prng, cache, 5000);
+  store_sequence(table(), cache, sequence, 0);
+  const std::vector<float> sinks = {8.5f, -2.0f};
+  for (const int32_t window : {0, 700}) {
+    for (const int32_t row_count : {1, 3}) {
+      const std::vector<RowGroup> groups = {{0, row_count, 5000 - row_count, sequence.blocks.data()}};
+      const std::vector<float> q = random_floats(prng, int64_t{row_count} * 2 * 32, 4.0f);
+      const std::vector<float> out = run_attention(table(), 4, cache, q, 2, 0, window, groups, 0, sinks);
+      expect_attention(cache, sequence, groups[0], q, 2, 0, window, out, 0, sinks);
+      EXPECT_TRUE(same_bits(out, run_attention(table(), 1, cache, q, 2, 0, window, groups, 0, sinks)));
+    }
+  }
+}
+
 // Blocks in front of the window of a group's first row may have gone: where a read would
 // end the process, the results are the same bits.
 TEST_P(Attention, ReadsNothingInFrontOfTheWindow) {
@@ -355,18 +415,21 @@ TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
     const int32_t rows = 60, start = 1240;
     const size_t width = static_cast<size_t>(shape.heads * shape.head_dim);
     const std::vector<float> q = random_floats(prng, static_cast<int64_t>(width) * rows, 2.0f);
-    for (const auto& [window, cap] : {std::pair(0, 0.0f), std::pair(100, 0.0f), std::pair(0, 2.0f)}) {
+    const std::vector<float> some = random_floats(prng, shape.heads, 5.0f);
+    for (const auto& [window, cap, sinks] :
+         {std::tuple(0, 0.0f, std::vector<float>()), std::tuple(100, 0.0f, std::vector<float>()),
+          std::tuple(0, 2.0f, std::vector<float>()), std::tuple(100, 0.0f, some)}) {
       std::vector<float> alone;
       for (int32_t i = 0; i < rows; ++i) {
         const std::vector<float> one(q.begin() + static_cast<int64_t>(width) * i,
                                      q.begin() + static_cast<int64_t>(width) * (i + 1));
         const std::vector<float> out = run_attention(table(), 1, cache, one, shape.heads, 0, window,
-                                                     {{0, 1, start + i, sequence.blocks.data()}}, cap);
+                                                     {{0, 1, start + i, sequence.blocks.data()}}, cap, sinks);
         alone.insert(alone.end(), out.begin(), out.end());
       }
       for (int threads : {1, 4}) {
         EXPECT_TRUE(same_bits(run_attention(table(), threads, cache, q, shape.heads, 0, window,
-                                            {{0, rows, start, sequence.blocks.data()}}, cap),
+                                            {{0, rows, start, sequence.blocks.data()}}, cap, sinks),
                               alone));
       }
       std::vector<RowGroup> chunks;  // the same rows cut into chunks
@@ -375,12 +438,12 @@ TEST_P(Attention, ARowDoesNotDependOnItsBatch) {
         chunks.push_back({i, count, start + i, sequence.blocks.data()});
         i += count;
       }
-      EXPECT_TRUE(same_bits(run_attention(table(), 3, cache, q, shape.heads, 0, window, chunks, cap), alone));
+      EXPECT_TRUE(same_bits(run_attention(table(), 3, cache, q, shape.heads, 0, window, chunks, cap, sinks), alone));
       std::vector<float> both = q;  // another sequence's rows in the same call
       both.insert(both.end(), q.begin(), q.end());
       std::vector<float> mixed =
           run_attention(table(), 2, cache, both, shape.heads, 0, window,
-                        {{0, rows, start, sequence.blocks.data()}, {rows, rows, 800, other.blocks.data()}}, cap);
+                        {{0, rows, start, sequence.blocks.data()}, {rows, rows, 800, other.blocks.data()}}, cap, sinks);
       mixed.resize(alone.size());
       EXPECT_TRUE(same_bits(mixed, alone));
     }

@@ -244,6 +244,41 @@ TEST_P(Elementwise, SigmoidIsAccurateFromTinyToHuge) {
   }
 }
 
+// The limits, the 1 and alpha are those of the call. Where up + 1 nearly cancels, its
+// rounding is that of 1.
+TEST_P(Elementwise, ClampedGatesAreAccurateAndClamped) {
+  SCOPED_TRACE("seed 408");
+  Prng prng(408);
+  for (const GateClamp& clamp : {GateClamp{}, GateClamp{.alpha = 0.9f, .limit = 1.5f}}) {
+    for (const int32_t dim : {1, 15, 16, 100, 2880}) {
+      const int32_t rows = 5;
+      std::vector<float> gate = random_floats(prng, int64_t{rows} * dim, 12.0f);
+      const std::vector<float> up = random_floats(prng, int64_t{rows} * dim, 12.0f);
+      std::vector<float> y = gate;
+      TestContext& context = fresh_context(table(), 2);
+      table().swiglu(context.ctx, {.gate = y.data(),
+                                   .up = up.data(),
+                                   .stride = dim,
+                                   .rows = rows,
+                                   .dim = dim,
+                                   .activation = Activation::kClamped,
+                                   .clamp = clamp});
+      EXPECT_EQ(context.ctx.op_count, 1u);
+      const double alpha = static_cast<double>(clamp.alpha), limit = static_cast<double>(clamp.limit);
+      for (size_t i = 0; i < gate.size(); ++i) {
+        const double g = std::min(static_cast<double>(gate[i]), limit);
+        const double u = std::clamp(static_cast<double>(up[i]), -limit, limit);
+        const double active = g / (1 + std::exp(-alpha * g));
+        // The exponent is rounded before its power is taken.
+        const double relative = kEps * (12 + std::fabs(alpha * g));
+        ASSERT_NEAR(static_cast<double>(y[i]), active * (u + 1),
+                    relative * std::fabs(active) * (std::fabs(u) + 1) + 1e-35)
+            << gate[i] << " and " << up[i];
+      }
+    }
+  }
+}
+
 TEST_P(Elementwise, CapsAreAccurateFromTinyToHuge) {
   Prng prng(407);
   for (const float cap : {30.0f, 50.0f, 0.7f}) {
@@ -316,6 +351,21 @@ TEST_P(Elementwise, SpecialValuesFlowThrough) {
   EXPECT_EQ(gate[6], 1.0f);
   EXPECT_LE(std::fabs(gate[7]), 1e-35f);
   EXPECT_NEAR(gate[8], 0.7310586f, 1e-6);
+  gate = {inf, -3e38f, nan, 1.0f, 1.0f, 1.0f, 3e38f};
+  const std::vector<float> ups = {inf, 0.0f, 0.0f, -inf, nan, 0.0f, -1.0f};
+  table().swiglu(context.ctx, {.gate = gate.data(),
+                               .up = ups.data(),
+                               .stride = 7,
+                               .rows = 1,
+                               .dim = 7,
+                               .activation = Activation::kClamped,
+                               .clamp = {.limit = 7}});
+  EXPECT_NEAR(gate[0], 7 * 8, 1e-3);
+  EXPECT_LE(std::fabs(gate[1]), 1e-35f);
+  EXPECT_TRUE(std::isnan(gate[2]) && std::isnan(gate[4])) << "what is no number must not become one";
+  EXPECT_NEAR(gate[3], -6 * 0.8457958f, 1e-5);
+  EXPECT_NEAR(gate[5], 0.8457958f, 1e-6);
+  EXPECT_EQ(gate[6], 0.0f);
   std::vector<float> x = {nan, 1.0f, inf, 2.0f};
   const std::vector<float> ones(2, 1.0f);
   table().rms_norm(
@@ -360,7 +410,8 @@ TEST_P(Elementwise, ARowDoesNotDependOnItsBatch) {
                                    .weight = weight.data(),
                                    .rows = count,
                                    .dim = dim});
-    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid})
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid, Activation::kClamped})
       table().swiglu(context.ctx, {.gate = y.data(),
                                    .up = up.data() + begin * dim,
                                    .stride = dim,

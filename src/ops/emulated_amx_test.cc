@@ -158,10 +158,12 @@ Unit& unit() {
 #define _tile_dpbf16ps(c, a, b) loralei::emulated_amx::unit().add_products_of_pairs(c, a, b)
 #define matmul_halves_amx matmul_halves_emulated_amx
 #define matmul_tiles_amx matmul_tiles_emulated_amx
+#define matmul_tile_runs_amx matmul_tile_runs_emulated_amx
 #include "ops/cpu/amx/matmul_amx.cc"
 #include "ops/cpu/amx/tiles_amx.cc"
 #undef matmul_halves_amx
 #undef matmul_tiles_amx
+#undef matmul_tile_runs_amx
 
 namespace loralei {
 namespace {
@@ -185,6 +187,7 @@ std::vector<const OpTable*> emulated_amx_tables() {
     emulated.name = "emulated_amx";
     emulated.matmul = matmul;
     emulated.matmul_tiles = matmul_tiles_emulated_amx;
+    emulated.matmul_tile_runs = matmul_tile_runs_emulated_amx;
     emulated.scratch_bytes = matrix_scratch_bytes;
     emulated.has_matrix_unit = true;
     return emulated;

@@ -46,6 +46,7 @@ struct OpTable {
   const char* name = "";  // "ref", "avx2", "avx512_vnni", "neon_i8mm" ...: part of system_fingerprint
   void (*matmul)(OpContext&, const MatmulArgs&) = nullptr;            // layout kPlain
   void (*matmul_tiles)(OpContext&, const TileMatmulArgs&) = nullptr;  // layout kTile16
+  void (*matmul_tile_runs)(OpContext&, const TileRunsArgs&) = nullptr;
   void (*lora)(OpContext&, const LoraArgs&) = nullptr;
   void (*lora_embed)(OpContext&, const LoraEmbedArgs&) = nullptr;
   void (*lora_add)(OpContext&, const LoraSumArgs&) = nullptr;

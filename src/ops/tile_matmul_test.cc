@@ -133,6 +133,58 @@ TEST_P(TileMatmul, ARowDoesNotDependOnItsBatch) {
   }
 }
 
+// More runs than are rounded together, of one row and of many, with rows in common,
+// formats mixed within a run, and scratch for all of them, for a few, and for one form of
+// one.
+TEST_P(TileMatmul, RunsOfRowsEqualCallsOfTheirOwn) {
+  const uint64_t seed = 311;
+  SCOPED_TRACE(seed);
+  Prng prng(seed);
+  const int32_t in = 512, rows = 60, rows_most = 40;
+  const std::vector<float> x = random_floats(prng, rows * in);
+  std::vector<TiledWeights> weights;
+  for (DType dtype : kQuantised) weights.emplace_back(prng, dtype, 1 + static_cast<int32_t>(prng.below(50)), in, 2);
+  const std::vector<float> bias = random_floats(prng, 50);
+  const int64_t one_form = scratch_bytes(activation_bytes(rows_most, in), tile_worker_bytes(), 2);
+  const auto whole = static_cast<int64_t>(fresh_context(table(), 2).ctx.scratch.size());
+  for (const int64_t scratch : {whole, one_form + 5 * activation_bytes(1, in), one_form}) {
+    constexpr size_t kRuns = 300;
+    std::vector<std::vector<TileProduct>> products(kRuns);
+    std::vector<std::vector<float>> got, want;
+    std::vector<TileRows> runs;
+    got.reserve(2 * kRuns);
+    for (std::vector<TileProduct>& own : products) {
+      const auto begin = static_cast<int32_t>(prng.below(rows));
+      const int32_t count = prng.below(3) == 0 ? 1 + static_cast<int32_t>(prng.below(rows_most)) : 1;
+      TileRows run{std::min(begin, rows - count), count, {}};
+      for (uint64_t i = 0; i < 1 + prng.below(2); ++i) {
+        const TiledWeights& matrix = weights[prng.below(weights.size())];
+        const int32_t out = matrix.view.rows;
+        const int64_t stride = out + static_cast<int64_t>(prng.below(3));
+        got.emplace_back(static_cast<size_t>(count * stride), -7.0f);
+        own.push_back({matrix.view, prng.below(2) == 0 ? bias.data() : nullptr, got.back().data(), stride});
+      }
+      run.products = own;
+      runs.push_back(run);
+    }
+    for (const TileRows& run : runs) {
+      for (const TileProduct& product : run.products) {
+        std::vector<float>& y = want.emplace_back(static_cast<size_t>(run.row_count * product.y_stride), -7.0f);
+        TileProduct alone = product;
+        alone.y = y.data();
+        ref_matmul_tiles(
+            fresh_context(ref_op_table(), 1).ctx,
+            {.x = x.data() + run.row_begin * in, .x_stride = in, .rows = run.row_count, .products = {&alone, 1}});
+      }
+    }
+    TestContext& context = fresh_context(table(), 2);
+    OpContext ctx = context.ctx;
+    if (table().name != std::string_view("ref")) ctx.scratch = ctx.scratch.first(static_cast<size_t>(scratch));
+    table().matmul_tile_runs(ctx, {.x = x.data(), .x_stride = in, .runs = runs});
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(same_bits(got[i], want[i])) << i << " scratch " << scratch;
+  }
+}
+
 // How early weights are asked for, near or far behind the last one.
 TEST_P(TileMatmul, AskingAheadDoesNotShow) {
   Prng prng(309);

@@ -285,11 +285,11 @@ Status run_units(const std::vector<ReadUnit>& units, int threads, const UnitWork
 Result<uint64_t> read_vector(const TensorReader& reader, const TensorInfo& info, std::vector<float>& values) {
   const int64_t count = numbers_of(info);
   values.resize(static_cast<size_t>(count));
-  // A vector is one row, or one row a number where its rows are permuted
-  // (biases of q and k).
+  // A vector is one row, or one row a number where these are permuted (biases of q
+  // and k) or picked.
   TensorTarget target;
   target.permuted_heads = reader.permuted_heads(info.name);
-  const bool permuted = target.permuted_heads > 0;
+  const bool permuted = target.permuted_heads > 0 || info.stored != nullptr;
   target.dtype = DType::kF32;
   target.cols = permuted ? 1 : count;
   target.rows = target.source_rows = permuted ? count : 1;

@@ -122,11 +122,13 @@ TEST_F(Shards, WhatCannotBeCutIsRefusedWithWhatWouldDo) {
 }
 
 TEST_F(Shards, ExpertsAreNotCut) {
-  const auto file = open_base_model(kModels + "mixtral");
-  ASSERT_TRUE(file.ok()) << file.error().message;
-  const Status refused = check_shards(*file, {}, 2);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("its experts are not cut"), std::string::npos) << refused.error().message;
+  for (const char* model : {"mixtral", "gpt-oss"}) {
+    const auto file = open_base_model(kModels + model);
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    const Status refused = check_shards(*file, {}, 2);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("its experts are not cut"), std::string::npos) << refused.error().message;
+  }
 }
 
 // 32 columns of each row for a rank, where blocks have 256 numbers.

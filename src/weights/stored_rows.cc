@@ -41,6 +41,9 @@ constexpr int awq_shift(int64_t output) {
   return 4 * kPlace[static_cast<size_t>(output % 8)];
 }
 
+// A vector is a matrix of one column.
+int64_t cols_of(const TensorInfo& info) { return info.shape.size() > 1 ? info.shape[1] : 1; }
+
 class RowReader {
  public:
   RowReader(std::span<const std::shared_ptr<File>> files, const TensorInfo& info, int64_t row_begin, int64_t row_count,
@@ -48,16 +51,18 @@ class RowReader {
       : files_(files),
         info_(info),
         form_(*info.stored),
-        rows_(info.shape[0]),
-        cols_(info.shape[1]),
-        begin_(row_begin),
+        rows_(info.stored->rows),
+        cols_(cols_of(info)),
+        begin_(info.stored->row_begin + row_begin),
         count_(row_count),
         out_(out),
-        out_row_(row_bytes(info.dtype, info.shape[1])),
+        out_row_(row_bytes(info.dtype, cols_of(info))),
         rest_(scratch) {}
 
   Status by_columns();
   Status by_rows();
+  Status crossed();
+  Status mxfp4();
 
  private:
   std::byte* take(int64_t bytes) {
@@ -90,7 +95,7 @@ class RowReader {
   std::span<const std::shared_ptr<File>> files_;
   const TensorInfo& info_;
   const StoredForm& form_;
-  const int64_t rows_, cols_, begin_, count_;
+  const int64_t rows_, cols_, begin_, count_;  // of what is stored
   std::byte* const out_;
   const int64_t out_row_;
   std::span<std::byte> rest_;
@@ -263,12 +268,67 @@ Status RowReader::by_rows() {
   return {};
 }
 
+// Numbers in the matrix's own format, inputs before outputs: strips of inputs, whose
+// numbers are put in their rows.
+Status RowReader::crossed() {
+  const int64_t size = row_bytes(info_.dtype, 1), step = form_.row_step;
+  const int64_t line = rows_ * step * size, part = count_ * step * size;
+  const int64_t lines_most = std::min(kBlock, cols_);
+  std::byte* const strip = take(lines_most * part);
+  for (int64_t col = 0; col < cols_; col += kBlock) {
+    const int64_t lines = std::min(kBlock, cols_ - col);
+    if (part == line) {
+      TRY(read(form_.quants, col * line, strip, lines * line));
+    } else {
+      for (int64_t i = 0; i < lines; ++i)
+        TRY(read(form_.quants, (col + i) * line + begin_ * step * size, strip + i * part, part));
+    }
+    for (int64_t r = 0; r < count_; ++r) {
+      const std::byte* const from = strip + (r * step + form_.row_first) * size;
+      std::byte* const to = out_ + r * out_row_ + col * size;
+      for (int64_t i = 0; i < lines; ++i) std::memcpy(to + i * size, from + i * part, static_cast<size_t>(size));
+    }
+  }
+  return {};
+}
+
+// Blocks of two numbers a byte and their scales, of all matrices in turn.
+Status RowReader::mxfp4() {
+  constexpr int64_t kQuants = kBlock / 2;
+  const int64_t blocks = cols_ / kBlock, step = form_.row_step;
+  std::byte* const quants = take(kRowTile * step * blocks * kQuants);
+  std::byte* const scales = take(kRowTile * step * blocks);
+  for (int64_t first = begin_; first < begin_ + count_; first += kRowTile) {
+    const int64_t rows = std::min<int64_t>(kRowTile, begin_ + count_ - first);
+    TRY(read(form_.quants, first * step * blocks * kQuants, quants, rows * step * blocks * kQuants));
+    TRY(read(form_.scales, first * step * blocks, scales, rows * step * blocks));
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t own = (r * step + form_.row_first) * blocks;
+      std::byte* to = out_ + (first + r - begin_) * out_row_;
+      for (int64_t block = 0; block < blocks; ++block, to += 1 + kQuants) {
+        if (scales[own + block] == std::byte{0xFF})
+          return corrupt(place(first + r) + ": has a scale that is not a number; the checkpoint is damaged.");
+        to[0] = scales[own + block];
+        const std::byte* const from = quants + (own + block) * kQuants;
+        for (int half = 0; half < 2; ++half) {
+          const uint64_t bytes = spread(load_word(from + 4 * half)) | spread(load_word(from + 8 + 4 * half)) << 4;
+          std::memcpy(to + 1 + 8 * half, &bytes, sizeof bytes);
+        }
+      }
+    }
+  }
+  return {};
+}
+
 bool is_by_columns(const StoredForm& form) { return form.kind == StoredKind::kGptq || form.kind == StoredKind::kAwq; }
 
 }  // namespace
 
 int64_t stored_scratch_bytes(const TensorInfo& info, int64_t row_count) {
   const StoredForm& form = *info.stored;
+  if (form.kind == StoredKind::kCrossed)
+    return std::min(kBlock, cols_of(info)) * row_count * form.row_step * row_bytes(info.dtype, 1);
+  if (form.kind == StoredKind::kMxfp4) return kRowTile * form.row_step * info.shape[1] / kBlock * (kBlock / 2 + 1);
   if (is_by_columns(form)) {
     const int64_t strip = kBlock * form.bits / 8 * row_count;  // as many bytes whichever way words lie
     return strip + (row_count * scale_bytes(form) + 3) / 4 * 4 + (row_count * form.bits + 31) / 32 * 4;
@@ -280,6 +340,8 @@ Status read_stored_rows(std::span<const std::shared_ptr<File>> files, const Tens
                         int64_t row_count, std::byte* out, std::span<std::byte> scratch) {
   CHECK(info.stored != nullptr && row_begin >= 0 && row_count <= info.shape[0] - row_begin);
   RowReader reader(files, info, row_begin, row_count, out, scratch);
+  if (info.stored->kind == StoredKind::kCrossed) return reader.crossed();
+  if (info.stored->kind == StoredKind::kMxfp4) return reader.mxfp4();
   return is_by_columns(*info.stored) ? reader.by_columns() : reader.by_rows();
 }
 

@@ -28,8 +28,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const TensorInfo& info : model->index.tensors) {
     if (info.stored == nullptr) continue;
     constexpr int64_t kUnit = 32;
-    CHECK(info.bytes == info.shape[0] * row_bytes(info.dtype, info.shape[1]));
-    std::vector<std::byte> rows(static_cast<size_t>(kUnit * row_bytes(info.dtype, info.shape[1])));
+    const int64_t row_size = row_bytes(info.dtype, info.shape.size() > 1 ? info.shape[1] : 1);
+    CHECK(info.bytes == info.shape[0] * row_size);
+    std::vector<std::byte> rows(static_cast<size_t>(kUnit * row_size));
     std::vector<std::byte> scratch(static_cast<size_t>(stored_scratch_bytes(info, kUnit)));
     for (int64_t row = 0; row < info.shape[0]; row += kUnit) {
       const int64_t count = std::min(kUnit, info.shape[0] - row);

@@ -3,6 +3,8 @@
 // their numbers are, tests/golden says.
 #include "weights/stored_rows.h"
 
+#include <bit>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -17,9 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 using testing_support::Checkpoint;
 
-constexpr const char* kCheckpoints[] = {"gptq-sym", "gptq-asym", "gptq-v2",      "gptq-8bit",
-                                        "awq",      "ct-int4",   "ct-int4-asym", "ct-int8-packed",
-                                        "ct-int8",  "fp8-block", "fp8-tensor",   "ct-fp8"};
+constexpr const char* kCheckpoints[] = {"gptq-sym",   "gptq-asym",    "gptq-v2",        "gptq-8bit", "awq",
+                                        "ct-int4",    "ct-int4-asym", "ct-int8-packed", "ct-int8",   "fp8-block",
+                                        "fp8-tensor", "ct-fp8",       "awq-phi3",       "gptq-phi3", "ct-int4-phi3"};
+// All experts of a layer in a tensor: those of crossed numbers and of mxfp4.
+constexpr const char* kOfExperts[] = {"gpt-oss", "gpt-oss-mxfp4"};
 
 class StoredRows : public testing_support::StreamingFixture {
  protected:
@@ -52,14 +56,16 @@ void expect_words(const std::string& message, const std::vector<std::string>& wo
 // Whatever units they are read in. The scratch is as large as is said, and behind it
 // nothing is written.
 TEST_F(StoredRows, UnitsDoNotChangeTheRows) {
-  for (const char* name : kCheckpoints) {
+  std::vector<const char*> names(std::begin(kCheckpoints), std::end(kCheckpoints));
+  names.insert(names.end(), std::begin(kOfExperts), std::end(kOfExperts));
+  for (const char* name : names) {
     const BaseModelFile model = open(name);
     const auto files = files_of(model);
     int matrices = 0;
     for (const TensorInfo& info : model.index.tensors) {
       if (info.stored == nullptr) continue;
-      ++matrices;
-      const int64_t row = row_bytes(info.dtype, info.shape[1]);
+      matrices += info.shape.size() == 2;
+      const int64_t row = row_bytes(info.dtype, info.shape.size() == 2 ? info.shape[1] : 1);
       const auto read = [&](int64_t unit) {
         std::vector<std::byte> rows(static_cast<size_t>(info.bytes));
         for (int64_t at = 0; at < info.shape[0]; at += unit) {
@@ -76,7 +82,8 @@ TEST_F(StoredRows, UnitsDoNotChangeTheRows) {
       EXPECT_TRUE(read(16) == whole) << name << " " << info.name;
       EXPECT_TRUE(read(48) == whole) << name << " " << info.name;
     }
-    EXPECT_EQ(matrices, 7 * model.config.layers) << name;
+    const int experts = model.config.experts.count;
+    EXPECT_EQ(matrices, (experts > 0 ? 3 * experts : 7) * model.config.layers) << name;
   }
 }
 
@@ -174,6 +181,74 @@ TEST_F(StoredRows, WeightsAndScalesThatAreNoNumbersAreRefused) {
         load_error("fp8-block", [&](Checkpoint& of) { of.set<float>("mlp.up_proj.weight_scale_inv", 1, scale); }),
         {"mlp.up_proj", "row 128", "no scale of weights"});
   }
+}
+
+// Where each number of a crossed tensor, or each nibble of one in mxfp4, comes to lie.
+TEST_F(StoredRows, ExpertsOfOneTensorArePickedApart) {
+  const BaseModelFile crossed = open("gpt-oss");
+  const int64_t experts = crossed.config.experts.count, width = crossed.config.experts.width,
+                hidden = crossed.config.hidden;
+  Checkpoint plain("gpt-oss");
+  auto store = WeightStore::load(crossed, ledger_, {});
+  ASSERT_TRUE(store.ok()) << store.error().message;
+  const auto stored = [&](const std::string& name, int64_t at) {
+    uint16_t bits;
+    std::memcpy(&bits, plain.at("mlp.experts." + name).bytes.data() + 2 * at, sizeof bits);
+    return bits;
+  };
+  const auto held = [&](int64_t expert, int part, int64_t row, int64_t col) {
+    const WeightView& view =
+        (*store)->view((*store)->find(expert_module(0, static_cast<int>(expert), part) + ".weight"));
+    uint16_t bits;
+    std::memcpy(&bits, view.panels[0].data + (row * view.cols + col) * 2, sizeof bits);
+    return bits;
+  };
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    for (int64_t i = 0; i < hidden; ++i) {
+      for (int64_t o = 0; o < width; ++o) {
+        for (int part = 0; part < 2; ++part)
+          ASSERT_EQ(held(expert, part, o, i), stored("gate_up_proj", ((expert * hidden + i) * width + o) * 2 + part));
+        ASSERT_EQ(held(expert, 2, i, o), stored("down_proj", (expert * width + o) * hidden + i));
+      }
+    }
+    for (int64_t o = 0; o < width; ++o) {
+      for (int64_t part = 0; part < 2; ++part) {
+        const float bias = (*store)->vector("model.layers.0.mlp.experts." + std::string(part == 0 ? "gate" : "up") +
+                                            "_proj.bias")[expert * width + o];
+        const uint32_t bits = uint32_t{stored("gate_up_proj_bias", (expert * width + o) * 2 + part)} << 16;
+        ASSERT_EQ(bias, std::bit_cast<float>(bits));
+      }
+    }
+  }
+}
+
+TEST_F(StoredRows, NibblesAndScalesOfMxfp4AreKept) {
+  const BaseModelFile model = open("gpt-oss-mxfp4");
+  const auto files = files_of(model);
+  Checkpoint checkpoint("gpt-oss-mxfp4");
+  const std::string &blocks = checkpoint.at("mlp.experts.gate_up_proj_blocks").bytes,
+                    &scales = checkpoint.at("mlp.experts.gate_up_proj_scales").bytes;
+  const TensorInfo& up = *model.index.find("model.layers.0.mlp.experts.2.up_proj.weight");
+  ASSERT_EQ(up.dtype, DType::kMXFP4);
+  std::vector<std::byte> rows(static_cast<size_t>(up.bytes));
+  std::vector<std::byte> scratch(static_cast<size_t>(stored_scratch_bytes(up, up.shape[0])));
+  ASSERT_TRUE(read_stored_rows(files, up, 0, up.shape[0], rows.data(), scratch).ok());
+  const int64_t groups = up.shape[1] / 32;
+  for (int64_t row = 0; row < up.shape[0]; ++row) {
+    for (int64_t group = 0; group < groups; ++group) {
+      const auto stored = static_cast<size_t>((2 * up.shape[0] * 2 + row * 2 + 1) * groups + group);
+      const std::byte* const block = rows.data() + (row * groups + group) * 17;
+      ASSERT_EQ(block[0], static_cast<std::byte>(scales[stored]));
+      for (int i = 0; i < 32; ++i) {
+        const int nibble =
+            static_cast<unsigned char>(blocks[stored * 16 + static_cast<size_t>(i / 2)]) >> (i % 2 * 4) & 15;
+        ASSERT_EQ(std::to_integer<int>(block[1 + i % 16]) >> (i / 16 * 4) & 15, nibble);
+      }
+    }
+  }
+  expect_words(
+      load_error("gpt-oss-mxfp4", [](Checkpoint& of) { of.set<uint8_t>("mlp.experts.down_proj_scales", 3, 0xFF); }),
+      {"experts.0.down_proj", "row ", "not a number"});
 }
 
 TEST_F(StoredRows, WhatIsQuantisedIsNotQuantisedAgain) {

@@ -86,7 +86,7 @@ std::vector<Answer> where_all_is_there(const Subject& subject, const std::vector
 // Never answers that are not the model's.
 TEST(CudaFamilies, WhatItsProgramHasNotIsRefused) {
   for (const char* model : {"models/granite", "models/smollm3", "models/olmo2", "models/olmo3", "models/gemma",
-                            "models/gemma2", "models/gemma3"}) {
+                            "models/gemma2", "models/gemma3", "models/gpt-oss"}) {
     const Subject subject{model, model, {}, {}};
     CollectingLog log;
     const auto host = EngineHost::start(gpu_options(subject, ColdStart::kOndemand), log, {});

@@ -43,6 +43,11 @@ const std::vector<Subject>& subjects() {
        {"qwen3-moe-attn", "qwen3-moe-experts", "qwen3-moe-down", "qwen3-moe-router"},
        DType::kF32,
        3 * 2 * 2 * 16 * 16 * 4},
+      {"gpt_oss",
+       "models/gpt-oss",
+       {"gpt-oss-attn", "gpt-oss-experts", "gpt-oss-router"},
+       DType::kF32,
+       2 * 2 * 2 * 16 * 16 * 4},
       {"fp8_kv", "models/llama-gqa", {"gqa-all-r16"}, DType::kF8, 2 * 2 * 2 * (16 + 4) * 16},
   };
   return all;

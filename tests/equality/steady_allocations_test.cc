@@ -143,6 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}, true}, Subject{"gguf-llama-q4_k_m.gguf", {}},
                     Subject{"qwen3_5", {"qwen3_5-all-r4", "qwen3_5-linear"}},
                     Subject{"qwen3-moe", {"qwen3-moe-experts", "qwen3-moe-router"}},
+                    Subject{"gpt-oss", {"gpt-oss-experts", "gpt-oss-router"}},
                     Subject{"mixtral", {"mixtral-single", "mixtral-single"}}, Subject{"gguf-llama-q4_0.gguf", {}},
                     Subject{"llama-gqa", {"gqa-qv-r8", "gqa-all-r16"}, false, 2}));
 

@@ -57,7 +57,8 @@ class Streamed : public testing::TestWithParam<Case> {
   }
   static bool has_experts() {
     const std::string& model = GetParam().model;
-    return model.find("moe") != std::string::npos || model.find("mixtral") != std::string::npos;
+    return model.find("moe") != std::string::npos || model.find("mixtral") != std::string::npos ||
+           model.find("gpt-oss") != std::string::npos;
   }
   // A prompt of one sequence in two chunks, the first without logits, beside another
   // sequence's rows.
@@ -106,9 +107,12 @@ std::vector<Case> cases() {
                             "qwen3_5-moe",
                             "qwen3-moe",
                             "qwen2-moe",
+                            "gpt-oss",
+                            "gpt-oss-mxfp4",
                             "dtype-bf16",
                             "dtype-f16",
                             "gguf-mixtral-q4_0.gguf",
+                            "gguf-gpt-oss-f16.gguf",
                             "gguf-llama-q8_0.gguf",
                             "gguf-llama-q4_0.gguf",
                             "gguf-llama-q4_1.gguf",
@@ -129,6 +133,9 @@ std::vector<Case> cases() {
                             "gptq-asym",
                             "awq",
                             "awq-moe",
+                            "awq-phi3",
+                            "gptq-phi3",
+                            "ct-int4-phi3",
                             "ct-int8",
                             "fp8-block"})
     cases.push_back({model, StreamShrink::kOff});

@@ -81,6 +81,11 @@ SPECS = {
     "qwen2-moe-all": lora("qwen2-moe", "all-linear", 4, 8),
     "qwen2-moe-experts": lora("qwen2-moe", ["shared_expert.up_proj"], 2, 4, target_parameters=[
         "mlp.experts.gate_up_proj", "mlp.experts.down_proj", "gate.weight"]),
+    "gpt-oss-attn": lora("gpt-oss", QKVO, 4, 8),
+    "gpt-oss-experts": lora("gpt-oss", ["q_proj"], 3, 6, target_parameters=[
+        "mlp.experts.gate_up_proj", "mlp.experts.down_proj"], rank_pattern={r".*\.experts\.gate_up_proj": 4}),
+    "gpt-oss-down": lora("gpt-oss", ["o_proj"], 2, 4, target_parameters=["experts.down_proj"]),
+    "gpt-oss-router": lora("gpt-oss", ["v_proj"], 2, 4, target_parameters=["router.weight"]),
     "dynamic-r4": lora("rope-dynamic", ["q_proj", "k_proj"], 4, 8),
     "sharded-r4": lora("sharded", ALL, 4, 4),
     "fp8-all-r4": lora("fp8-block", ALL, 4, 8),

@@ -9,6 +9,10 @@ SHORT_TOO = ("gqa-qv-r8", "gqa-all-r16", "gqa-rank-pattern", "llama2-resized", "
 INVOCATION = ADAPTER_SPECS["gqa-alora"]["alora_invocation_tokens"]
 
 
+def is_mixture(name):
+    return any(part in name for part in ("moe", "mixtral", "gpt-oss"))
+
+
 def lengths_of(model):
     if model.startswith("rope-"):
         return (90,) if model in ("rope-llama3-new", "rope-yarn-factor", "rope-yarn-mscale") else (24, 90)
@@ -22,7 +26,7 @@ def lengths_of(model):
         return (8, 50)  # with what follows more than a chunk of the reference, which rounds more than others
     if model.startswith("dtype") or model == "sharded":
         return (33,)
-    if "moe" in model or model == "mixtral":
+    if is_mixture(model):
         return (8, 20)
     return (8, 21, 60) if model == "llama-gqa" else (8, 60)
 
@@ -37,7 +41,7 @@ def adapter_lengths(name, spec):
         return (90,)
     if "window" in name:
         return (40,)
-    if "moe" in name or "mixtral" in name:
+    if is_mixture(name):
         return (12,)
     return (9, 34) if name in SHORT_TOO else (34,)
 
@@ -81,7 +85,7 @@ def alora_cases():
 
 def gguf_cases():
     for name in GGUF_MODELS:
-        yield name, name, [], (90,) if "rope" in name else (12,) if "moe" in name or "mixtral" in name else (40,), {}
+        yield name, name, [], (90,) if "rope" in name else (12,) if is_mixture(name) else (40,), {}
     for name, spec in GGUF_ADAPTERS.items():
         yield name, spec["base"], [(name, 1.0)], spec.get("lengths", (34,)), spec.get("options", {})
 
@@ -104,6 +108,7 @@ def mixed_format_cases():
     # norms by 1 + w, which PEFT files hold less one and GGUF files do not
     yield "peft-norms-on-gguf", "gguf-gemma2-f16", [("gemma2-save-norms", 1.0)], (34,), {}
     yield "gguf-norms-on-peft-base", "gemma2", [("gguf-lora-gemma2", 1.0)], (34,), {}
+    yield "peft-on-gguf-gpt-oss", "gguf-gpt-oss-f16", [("gpt-oss-experts", 1.0)], (12,), {}
     yield "gguf-lora-sum", "gguf-llama-f16", [("gguf-lora-f32", 0.5), ("gqa-all-r16", 0.5)], (34,), {}
 
 
@@ -113,6 +118,7 @@ def quantised_cases():
         yield name, name, [], (40,), {}
     for name in ("gptq-sym", "gptq-asym", "gptq-8bit", "awq", "ct-int4-asym", "ct-int8"):
         yield f"{name}-lora", name, [("gqa-all-r16", 1.0)], (34,), {}
+    yield "gpt-oss-mxfp4-lora", "gpt-oss-mxfp4", [("gpt-oss-experts", 1.0)], (20,), {}
     yield "ct-fp8-lora", "ct-fp8", [("fp8-all-r4", 1.0)], (34,), {}
 
 

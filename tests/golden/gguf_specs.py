@@ -3,8 +3,8 @@
 
 types: the format of each two-dimensional tensor by the end of its GGUF name, "" for the rest.
 """
-from model_specs import (LLAMA3_ROPE, PHI4, YARN, gemma, gemma2, gemma3, glm, granite, llama, mixtral, olmo2, olmo3, phi3,
-                         qwen, qwen3_5, qwen3_5_moe, qwen_moe, smollm3, starcoder2)
+from model_specs import (LLAMA3_ROPE, PHI4, YARN, gemma, gemma2, gemma3, glm, gpt_oss, granite, llama, mixtral, olmo2, olmo3,
+                         phi3, qwen, qwen3_5, qwen3_5_moe, qwen_moe, smollm3, starcoder2)
 
 
 def gguf(spec, types, **more):
@@ -70,6 +70,10 @@ GGUF_MODELS = {
                                 {"": "Q8_0", "token_embd.weight": "F16"}),
     "gguf-qwen2-moe-f16": gguf(qwen_moe("qwen2", 32, 4, 2, 48, 5, 3, 24, shared_expert_intermediate_size=40), "F16"),
     "gguf-mixtral-q4_0": gguf(mixtral(64, 4, 2, 96, 4, 2, num_hidden_layers=1), {"": "Q4_0", "output.weight": "Q8_0"}),
+    "gguf-gpt-oss-f16": gguf(gpt_oss(64, 4, 2, 32, 4, 2), "F16"),  # what the adapters of gpt-oss fit
+    "gguf-gpt-oss-mxfp4": gguf(gpt_oss(64, 4, 2, 32, 5, 3), {
+        "": "Q8_0", "ffn_gate_exps.weight": "MXFP4", "ffn_up_exps.weight": "MXFP4", "ffn_down_exps.weight": "MXFP4",
+        "token_embd.weight": "F16"}),
     "gguf-rope-linear": gguf(small(rope_scaling=dict(rope_type="linear", factor=4.0)), "F16"),
     "gguf-rope-yarn": gguf(small(rope_scaling=YARN, rope_theta=500.0), "F16"),
     "gguf-rope-freqs": gguf(small(rope_scaling=LLAMA3_ROPE, rope_theta=500.0), "F16"),

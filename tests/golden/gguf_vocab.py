@@ -5,7 +5,7 @@ import gguf
 NORMAL, UNKNOWN, CONTROL = gguf.TokenType.NORMAL, gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL
 PRE = {"qwen2": "qwen2", "qwen3": "qwen2", "granite": "refact", "smollm3": "llama-bpe", "olmo2": "dbrx", "olmo3": "dbrx",
        "glm": "chatglm-bpe", "glm4": "glm4", "starcoder2": "starcoder", "qwen2_moe": "qwen2", "qwen3_moe": "qwen2",
-       "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35"}
+       "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35", "gpt_oss": "gpt-4o"}
 SENTENCEPIECE = ("llama", "mixtral", "gemma", "gemma2", "gemma3_text", "phi3")
 
 

@@ -55,12 +55,14 @@ MORE_NAMES = {kind: NAMES_BEHIND for kind in ("olmo2", "olmo3", "gemma2", "gemma
     "qwen3_5_moe_text": LINEAR_NAMES,
     "glm4": FUSED_NAMES | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"},
     "glm": FUSED_NAMES,
+    "gpt_oss": {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp",
+                "self_attn.sinks": "attn_sinks"},
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "model.norm.bias": "output_norm.bias"},
 }
 # general.architecture of a model_type, where they differ
 ARCHITECTURES = {"olmo3": "olmo2", "gemma3_text": "gemma3", "glm": "chatglm", "qwen2_vl": "qwen2vl",
                  "qwen3_vl": "qwen3vl", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
-                 "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
+                 "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "gpt_oss": "gpt-oss"}
 
 
 def names_of(model_type):
@@ -156,7 +158,7 @@ def tensor_bytes(model, name, value, kind):
 
 
 def kind_of(types, name, dims):
-    if dims == 1 or "ffn_gate_inp" in name or "ssm_conv1d" in name:
+    if dims == 1 or "ffn_gate_inp" in name or "ssm_conv1d" in name or name.endswith(".bias"):
         return Type.F32
     return Type[next((v for k, v in types.items() if k and name.endswith(k)), types[""])]
 
@@ -225,6 +227,9 @@ def add_config(writer, name, spec):
         writer.add_expert_used_count(spec["num_experts_per_tok"])
     if "moe_intermediate_size" in spec:
         writer.add_expert_feed_forward_length(spec["moe_intermediate_size"])
+    if spec["model_type"] == "gpt_oss":
+        writer.add_expert_feed_forward_length(spec["intermediate_size"])
+        writer.add_sliding_window(spec["sliding_window"])
     if "shared_expert_intermediate_size" in spec:
         writer.add_expert_shared_feed_forward_length(spec["shared_expert_intermediate_size"])
     if spec["model_type"] == "granite":
@@ -260,13 +265,32 @@ def finish(writer):
     writer.close()
 
 
+def in_turn(key, value):
+    """Of gpt-oss: outputs before inputs, gate and up each by itself."""
+    before, dot, last = key.rpartition("experts.")
+    last, kind = (last.removesuffix("_bias"), "bias") if last.endswith("_bias") else (last, "weight")
+    value = value.swapaxes(-1, -2) if kind == "weight" else value
+    if last == "down_proj":
+        return [(f"{key.removesuffix('_bias')}.{kind}", value)]
+    parts = (value[:, ::2], value[:, 1::2])
+    return [(f"{before}{dot}{part}.{kind}", rows) for part, rows in zip(("gate_proj", "up_proj"), parts)]
+
+
+def of_gpt_oss(key):
+    return "mlp.experts." in key and (key.endswith("_proj") or key.endswith("_proj_bias"))
+
+
 def stored_values(name, spec):
     """What is stored of a model: parameters, of experts those of one kind each."""
     for key, parameter in build_from(spec).named_parameters():
         tied = spec.get("tie_word_embeddings", True)
         value = weight(name, key, parameter.shape, tied, is_plus_one(spec["model_type"], key)).numpy()
         value = stored_value(key, value, spec)
-        if key.endswith("experts.gate_up_proj"):
+        if spec["model_type"] == "gpt_oss" and of_gpt_oss(key):
+            yield from in_turn(key, value)
+        elif key.endswith("self_attn.sinks"):
+            yield key + ".weight", value
+        elif key.endswith("experts.gate_up_proj"):
             for part, rows in zip(("gate_proj", "up_proj"), np.split(value, 2, 1)):
                 yield key.replace("gate_up_proj", part) + ".weight", rows
         elif key.endswith("experts.down_proj"):
@@ -313,11 +337,16 @@ def reference_model(name):
     tensors = read_tensors(MODELS / f"{name}.gguf")
     model = build_from(spec)
     for key, parameter in model.named_parameters():
+        if spec["model_type"] == "gpt_oss" and of_gpt_oss(key):
+            stored = parameter.detach().numpy()
+            for part, place in in_turn(key, stored):  # views of the parameter
+                place[...] = tensors.pop(ggml_name(part, spec["model_type"]))
+            continue
         if key.endswith("experts.gate_up_proj"):
             parts = [key.replace("gate_up_proj", part) + ".weight" for part in ("gate_proj", "up_proj")]
             stored = np.concatenate([tensors.pop(ggml_name(part, spec["model_type"])) for part in parts], 1)
         else:
-            weighted = key + ".weight" if key.endswith("experts.down_proj") else key
+            weighted = key + ".weight" if key.endswith(("experts.down_proj", "self_attn.sinks")) else key
             stored = tensors.pop(ggml_name(weighted, spec["model_type"]))
             stored = stored[None] if key.endswith("shared_expert_gate.weight") else stored
         stored = value_of_stored(key, stored, spec)

@@ -31,12 +31,16 @@ def weight(seed_name, key, shape, tied, plus_one=False):
         value = randn((seed_name, key), shape, 0.3)
     elif key.endswith("A_log"):  # some heads forget at once, others hardly
         value = randn((seed_name, key), shape, 1.0) - 1
+    elif key.endswith("sinks"):
+        value = randn((seed_name, key), shape, 1.5)
     elif len(shape) < 2:
         value = randn((seed_name, key), shape, 0.3)
     elif "embed_tokens" in key:
         value = randn((seed_name, key), shape, 0.4 if tied else 1.0)
     else:
-        gain = 3 if "mlp.gate.weight" in key else 2.5 if "lm_head" in key else 1.6 if ("q_proj" in key or "k_proj" in key) else 1.2
+        gain = 3 if "mlp.gate.weight" in key or "mlp.router" in key else 2.5 if "lm_head" in key else 1.6 if ("q_proj" in key or "k_proj" in key) else 1.2
+        if "gpt-oss" in seed_name and key.endswith("experts.gate_up_proj"):
+            gain = 6  # so that the limit is met
         value = randn((seed_name, key), shape, gain / math.sqrt(shape[-1]))
     # Representable in bf16 and, since nothing is below its smallest normal number, in f16 too.
     value[value.abs() < 2.0 ** -14] = 0

@@ -17,8 +17,13 @@ AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 NOTICED = 0.5  # of logits: what a wrong zero point or a wrong order must change at least
 
 
-def matrices_in(key, value):
-    """What is quantised of a parameter: names of matrices and where they lie in it; experts are stored one by one."""
+def matrices_in(key, value, entry):
+    """What is quantised of a parameter: names of matrices and where they lie in it; experts are stored one by one, but
+    for mxfp4."""
+    if entry["store"] == "mxfp4":
+        if value.ndim == 3:
+            yield key, ...
+        return
     if ".layers." not in key or key.endswith("mlp.gate.weight"):
         return
     if value.ndim == 2:
@@ -109,19 +114,48 @@ class Matrix:
         return tensors
 
 
+# What a nibble of mxfp4 means.
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+class Blocks:
+    """All experts' matrices [experts, in, out] in blocks of 32 inputs, of which every byte holds two neighbours."""
+
+    def __init__(self, model, key, shape):
+        experts, width, out = shape
+        rng = generator(model, key)
+        std = float(weight(model, key, shape, False).std()) / float(E2M1.std())
+        self.q = torch.from_numpy(rng.integers(0, 16, (experts, out, width // 32, 32)))
+        powers = round(math.log2(std)) + rng.integers(-1, 2, (experts, out, width // 32))
+        self.scales = torch.from_numpy(powers + 127).to(torch.uint8)
+
+    def value(self, other_order=0):
+        q = self.q.reshape(*self.q.shape[:-1], 16, 2).flip(-1).reshape(self.q.shape) if other_order else self.q
+        numbers = E2M1[q] * torch.exp2(self.scales.float() - 127)[..., None]
+        return numbers.reshape(*self.q.shape[:2], -1).transpose(-1, -2)
+
+    def tensors(self):
+        pairs = self.q.reshape(*self.q.shape[:-1], 16, 2)
+        return {"blocks": (pairs[..., 0] | pairs[..., 1] << 4).to(torch.uint8), "scales": self.scales}
+
+
+def stored_matrix(entry, name, matrix, shape):
+    return Blocks(name, matrix, shape) if entry["store"] == "mxfp4" else Matrix(entry, name, matrix, shape)
+
+
 def parts_of(name):
     entry = QUANT_MODELS[name]
     model = build_from(entry["spec"])
     fill(model, name)
-    matrices = {matrix: Matrix(entry, name, matrix, tuple(value[place].shape))
-                for key, value in model.named_parameters() for matrix, place in matrices_in(key, value)}
+    matrices = {matrix: stored_matrix(entry, name, matrix, tuple(value[place].shape))
+                for key, value in model.named_parameters() for matrix, place in matrices_in(key, value, entry)}
     return entry, model, matrices
 
 
 def reference_model(name, zero_off=0):
-    _, model, matrices = parts_of(name)
+    entry, model, matrices = parts_of(name)
     for key, value in model.named_parameters():
-        for matrix, place in matrices_in(key, value):
+        for matrix, place in matrices_in(key, value, entry):
             value[place] = matrices[matrix].value(zero_off)
     return model
 
@@ -130,13 +164,13 @@ def write_model(name):
     entry, model, matrices = parts_of(name)
     tensors = {}
     for key, value in model.named_parameters():
-        stored = list(matrices_in(key, value))
+        stored = list(matrices_in(key, value, entry))
         if not stored:
             tensors[key] = value.detach().to(torch.bfloat16).contiguous()
         for matrix, place in stored:
             base = matrix.removesuffix(".weight")
             for end, tensor in matrices[matrix].tensors().items():
-                tensors[f"{base}.{end}"] = tensor
+                tensors[f"{base}{'_' if entry['store'] == 'mxfp4' else '.'}{end}"] = tensor
             if entry.get("bias_of_zeros"):  # as AutoGPTQ stores them
                 tensors[f"{base}.bias"] = torch.zeros(value[place].shape[0], dtype=torch.float16)
     folder = clean_folder(MODELS / name)

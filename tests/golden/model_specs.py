@@ -151,6 +151,17 @@ def mixtral(hidden, heads, kv, ffn, experts, used, **more):
     return spec | more
 
 
+def gpt_oss(hidden, heads, kv, width, experts, used, **more):
+    """Layers slide and are full in turn; the keys that OpenAI's files have, beside those that are read."""
+    spec = llama(hidden, heads, kv, width, rope_theta=500.0, rope_scaling=YARN | dict(truncate=False),
+                 attention_bias=True, pad_token_id=0)
+    spec.update(architectures=["GptOssForCausalLM"], model_type="gpt_oss", head_dim=16, num_local_experts=experts,
+                num_experts_per_tok=used, experts_per_token=used, sliding_window=8, swiglu_limit=7.0,
+                initial_context_length=32, output_router_logits=False, router_aux_loss_coef=0.9)
+    del spec["mlp_bias"]
+    return spec | more
+
+
 def qwen3_5(hidden, heads, kv, ffn, layers=4, **more):
     """Every fourth layer is full; the others have linear attention."""
     spec = qwen("qwen3", hidden, heads, kv, ffn, layers=layers, head_dim=16)
@@ -250,6 +261,7 @@ SPECS = {
     "qwen2-moe": qwen_moe("qwen2", 32, 4, 2, 48, 5, 3, 24, norm_topk_prob=False,
                           shared_expert_intermediate_size=40),
     "mixtral": mixtral(32, 4, 2, 48, 4, 2),
+    "gpt-oss": gpt_oss(64, 4, 2, 32, 4, 2),
     # files
     "sharded": llama(32, 4, 2, 64),
     "dtype-f32": small(torch_dtype="float32"),

@@ -46,9 +46,12 @@ def split_weights(config, weights):
     return result
 def one_by_one(name, value):
     """The matrices of a tensor that holds those of all experts of a layer; others as they are."""
-    found = re.fullmatch(r"(.*\.mlp\.experts\.)(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight)?", name)
+    found = re.fullmatch(r"(.*\.mlp\.experts\.)(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight|\.bias)?", name)
     if not found:
         yield name, value
+        return
+    if found[3] == ".bias":
+        yield from ((f"{found[1]}{expert}.{found[2]}.bias", row) for expert, row in enumerate(value))
         return
     for expert, matrix in enumerate(value):
         parts = ("gate_proj", "up_proj") if found[2] == "gate_up_proj" else (found[2],)
@@ -61,8 +64,22 @@ MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 def experts_named(name):
     """Mixtral's names as those of the others."""
-    name = name.replace(".block_sparse_moe.", ".mlp.")
+    name = re.sub(r"\.mlp\.router\b", ".mlp.gate", name.replace(".block_sparse_moe.", ".mlp."))
     return re.sub(r"(\.experts\.\d+\.)(w[123])\b", lambda m: m[1] + MIXTRAL[m[2]], name)
+
+
+def parts_in_turn(weights):
+    """gpt-oss: inputs before outputs, columns of gate and of up in turn -> rows of each."""
+    result = {}
+    for name, value in weights.items():
+        found = re.fullmatch(r"(.*\.mlp\.experts\.)(gate_up_proj|down_proj)(_bias)?", name)
+        if not found:
+            result[name] = value
+            continue
+        value, kind = (value, "bias") if found[3] else (value.swapaxes(-1, -2), "weight")
+        parts = {"down_proj": value} if found[2] == "down_proj" else {"gate_proj": value[:, ::2], "up_proj": value[:, 1::2]}
+        result |= {f"{found[1]}{part}.{kind}": rows for part, rows in parts.items()}
+    return result
 
 
 def each_expert(weights):
@@ -93,6 +110,8 @@ def read_directory(folder):
         dtype = getattr(torch, config.get("torch_dtype") or config["dtype"])
         config.setdefault("tie_word_embeddings", True)
         config["embedding_multiplier"] = float(torch.tensor(config["hidden_size"] ** 0.5).to(dtype))
+    if config["model_type"] == "gpt_oss":
+        weights = parts_in_turn(weights)
     weights = split_weights(config, each_expert(weights))
     return config, {name: plus_one(name, value, config) for name, value in weights.items()}
 
@@ -136,7 +155,7 @@ def read_gguf(path):
     values, tensors = gguf_values(reader), gguf_tensors(reader)
     arch = values["general.architecture"]
     get = {name[len(arch) + 1:]: value for name, value in values.items() if name.startswith(arch + ".")}.get
-    arch = {"chatglm": "glm", "qwen2vl": "qwen2_vl", "qwen3vl": "qwen3_vl",
+    arch = {"chatglm": "glm", "qwen2vl": "qwen2_vl", "qwen3vl": "qwen3_vl", "gpt-oss": "gpt_oss",
             "qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text"}.get(arch, arch)  # as in a config.json
     config = {
         "model_type": arch, "hidden_size": get("embedding_length"), "num_hidden_layers": get("block_count"),
@@ -167,6 +186,9 @@ def read_gguf(path):
     config["sliding_rope"] = {"rope_type": "default",
                               "rope_theta": 10000.0 if arch == "gemma3" else config["rope"]["rope_theta"]}
     config["rope"]["attention_factor"] = get("rope.scaling.attn_factor")
+    if arch == "gpt_oss":
+        config |= {"sliding_window": get("attention.sliding_window")}
+        config["rope"]["truncate"] = False
     if arch == "granite":
         config |= {"embedding_multiplier": get("embedding_scale"), "residual_multiplier": get("residual_scale"),
                    "attention_multiplier": get("attention.scale"), "logits_scaling": get("logit_scale")}
@@ -212,7 +234,9 @@ def split_stacks(pairs, settings, config):
             own = slice(expert * rank, (expert + 1) * rank)
             a, b = pair["A"][own], pair["B"][:, own if config.get("columns_together") else slice(expert, None, experts)]
             parts = ("gate_proj", "up_proj") if gate_up else ("down_proj",)
-            for part, rows in zip(parts, np.split(b, len(parts))):
+            in_turn = config["model_type"] == "gpt_oss" and not config.get("rows_together")
+            split = [b[i::len(parts)] for i in range(len(parts))] if in_turn else np.split(b, len(parts))
+            for part, rows in zip(parts, split):
                 result[f"{found[1]}.{expert}.{part}"] = {"A": a, "B": rows}, key
     return result
 

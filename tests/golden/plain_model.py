@@ -59,12 +59,12 @@ def is_turned(config, layer):
     return bool(turned[layer]) if turned else (layer + 1) % 4 != 0
 
 
-PERIODS = {"olmo3": 4, "gemma2": 2, "gemma3_text": 6}  # of so many layers the last is full
+PERIODS = {"olmo3": 4, "gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}  # of so many layers the last is full
 
 
 def window_of(config, layer):
     types = config.get("layer_types")
-    if config["model_type"] in ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text"):
+    if config["model_type"] in ("olmo2", "olmo3", "gemma2", "gemma3", "gemma3_text", "gpt_oss"):
         period = config.get("sliding_window_pattern", PERIODS.get(config["model_type"], 1))
         slides = types[layer] == "sliding_attention" if types else (layer + 1) % period != 0
         return config["sliding_window"] if slides else None
@@ -119,7 +119,10 @@ class Plain:
                 yield a, b, 0 if bias is None else bias, own * scale, start
 
     def linear(self, x, module):
-        y = x @ self.weights[module + ".weight"].T + self.weights.get(module + ".bias", 0)
+        bias = self.weights.get(module + ".bias", 0)
+        if self.config.get("without_bias", "no module") in module:
+            bias = 0
+        y = x @ self.weights[module + ".weight"].T + bias
         for a, b, bias, scale, start in self.deltas(module):
             y[start:] += (x[start:] @ a.T @ b.T + bias) * scale
         return y
@@ -174,9 +177,13 @@ class Plain:
         score = capped(np.einsum("qhd,khd->hqk", q, k) * scale, self.config.get("attn_logit_softcapping"))
         distance = np.arange(tokens)[:, None] - np.arange(tokens)
         seen = (distance >= 0) & (distance < (window_of(self.config, layer) or tokens))
-        score = np.exp(np.where(seen, score, -np.inf) - score.max(-1, keepdims=True))
-        mixed = np.einsum("hqk,khd->qhd", score / score.sum(-1, keepdims=True), v)
-        mixed = mixed.reshape(tokens, -1)
+        largest = score.max(-1, keepdims=True)
+        score = np.exp(np.where(seen, score, -np.inf) - largest)
+        total = score.sum(-1, keepdims=True)
+        sinks = self.weights.get(f"{prefix}.sinks", self.weights.get(f"{prefix}.sinks.weight"))
+        if sinks is not None and self.config.get("sinks", True):
+            total = total + np.exp(sinks[:, None, None] - largest)
+        mixed = np.einsum("hqk,khd->qhd", score / total, v).reshape(tokens, -1)
         if gated and self.config.get("attn_output_gate", True):
             mixed = mixed / (1 + np.exp(-gate))
         return self.linear(mixed, f"{prefix}.o_proj")
@@ -215,6 +222,11 @@ class Plain:
             y = y / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)))
             return self.linear(y, f"{prefix}.c_proj")
         gate = self.linear(x, f"{prefix}.gate_proj")
+        if self.config["model_type"] == "gpt_oss":
+            limit, alpha = self.config.get("swiglu_limit", 7), self.config.get("swiglu_alpha", 1.702)
+            gate, up = np.minimum(gate, limit), np.clip(self.linear(x, f"{prefix}.up_proj"), -limit, limit)
+            y = (up + self.config.get("up_plus", 1)) * gate / (1 + np.exp(-alpha * gate))
+            return self.linear(y, f"{prefix}.down_proj")
         return self.linear(self.activation(gate) * self.linear(x, f"{prefix}.up_proj"), f"{prefix}.down_proj")
 
     def experts(self, x, prefix):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantised checkpoints decoded from their files alone, number by number, for plain_files.py."""
 import numpy as np
+import torch
 from safetensors.torch import load_file
 
 
@@ -57,8 +58,29 @@ ENDS = ("qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale",
         "weight_zero_point", "input_scale")
 
 
+def e2m1(code):
+    """A sign, two bits of exponent, one of mantissa."""
+    exponent, mantissa = code >> 1 & 3, code & 1
+    size = np.where(exponent == 0, mantissa / 2, (1 + mantissa / 2) * 2.0 ** (exponent - 1))
+    return np.where(code & 8, -size, size)
+
+
+def experts_of_blocks(tensors):
+    """"experts.gate_up_proj_blocks" and "_scales" -> "experts.gate_up_proj", inputs before outputs."""
+    weights = {name: value.double().numpy() for name, value in tensors.items() if value.dtype != torch.uint8}
+    for name in [n for n in tensors if n.endswith("_blocks")]:
+        base, pairs = name.removesuffix("_blocks"), tensors[name].numpy().astype(np.int64)
+        scales = 2.0 ** (tensors[base + "_scales"].numpy().astype(np.int64) - 127)
+        codes = np.stack([pairs & 15, pairs >> 4], -1).reshape(*pairs.shape[:-1], 32)
+        rows = (e2m1(codes) * scales[..., None]).reshape(*pairs.shape[:2], -1)
+        weights[base] = rows.swapaxes(-1, -2)
+    return weights
+
+
 def dequantise(tensors, config):
     """All tensors of a model, with its quantised matrices as what they mean."""
+    if config["quant_method"] == "mxfp4":
+        return experts_of_blocks(tensors)
     plain, parts = {}, {}
     for name, value in tensors.items():
         base, _, end = name.rpartition(".")

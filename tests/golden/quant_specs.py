@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The quantised checkpoints: name -> model and how its matrices are stored (make_quantised.py).
 
-store: gptq, awq, packed (compressed-tensors words), bytes (int8 or e4m3 with scales beside them)
+store: gptq, awq, packed (compressed-tensors words), bytes (int8 or e4m3 with scales beside them), mxfp4 (of experts)
 scale: the format of the scales; group: inputs that share one, 0 for all; zeros: have zero points
 """
-from model_specs import llama, qwen, qwen_moe
+from model_specs import gpt_oss, llama, phi3, qwen, qwen_moe
 
 GQA = llama(64, 4, 2, 96, tie_word_embeddings=True)  # what the adapters of llama-gqa fit
 WIDE = llama(128, 4, 2, 256, layers=1)  # fp8g has blocks of 128
@@ -39,6 +39,16 @@ QUANT_MODELS = {
                     store="awq", bits=4, group=32, zeros=True, scale="float16", config=dict(
                         quant_method="awq", bits=4, group_size=32, zero_point=True, version="gemm",
                         modules_to_not_convert=["gate"])),
+    # q, k and v are one matrix of the file, gate and up another.
+    "awq-phi3": dict(spec=phi3(64, 4, 2, 96), store="awq", bits=4, group=32, zeros=True, scale="float16", config=dict(
+        quant_method="awq", bits=4, group_size=32, zero_point=True, version="gemm", modules_to_not_convert=None)),
+    "gptq-phi3": gptq(4, 32, True) | dict(spec=phi3(64, 4, 2, 96)),
+    "ct-int4-phi3": compressed("pack-quantized", GROUP_32 | dict(symmetric=False), "float16", store="packed", bits=4,
+                               group=32, zeros=True) | dict(spec=phi3(64, 4, 2, 96)),
+    "gpt-oss-mxfp4": dict(
+        spec=gpt_oss(64, 4, 2, 32, 4, 2, swiglu_limit=5.0, layer_types=["sliding_attention", "full_attention"]),
+        store="mxfp4", config=dict(quant_method="mxfp4", modules_to_not_convert=[
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])),
     "ct-int4": compressed("pack-quantized", GROUP_32, "bfloat16", store="packed", bits=4, group=32) | dict(spec=GQA),
     "ct-int4-asym": compressed("pack-quantized", GROUP_32 | dict(symmetric=False), "float16", store="packed", bits=4,
                                group=32, zeros=True) | dict(spec=GQA),

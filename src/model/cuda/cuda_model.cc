@@ -213,7 +213,7 @@ Status check_config(const ModelConfig& config) {
   const bool norms = has_norm(config, LayerNorm::kAttentionOut) || config.whole_qk_norm;
   const bool shapes = config.attention_cap != 0 || config.logits_cap != 0 || config.rotary_dim != 0 ||
                       config.sliding_rope || config.activation != Activation::kSilu || !config.gated ||
-                      config.norm_plus_one || config.centred_norms;
+                      config.norm_plus_one || config.centred_norms || config.sinks;
   const bool linear = has_linear(config) || config.attention_gate;
   if (config.experts.count > 0 || linear || multiplies || norms || shapes || !config.unturned.empty()) {
     return unsupported("Models of the architecture " + config.architecture +

@@ -56,6 +56,7 @@ const OpTable* avx2_op_table() {
       .name = "avx2",
       .matmul = avx2::matmul,
       .matmul_tiles = matmul_tiles_avx2,
+      .matmul_tile_runs = matmul_tile_runs_avx2,
       .lora = avx2::lora,
       .lora_embed = avx2::lora_embed,
       .lora_add = avx2::lora_add,
@@ -84,6 +85,7 @@ const OpTable* avx2_vnni_op_table() {
     OpTable with_vnni = *base;
     with_vnni.name = "avx2_vnni";
     with_vnni.matmul_tiles = matmul_tiles_avx2_vnni;
+    with_vnni.matmul_tile_runs = matmul_tile_runs_avx2_vnni;
     return with_vnni;
   }();
   return &table;

@@ -74,6 +74,7 @@ const OpTable* avx512_op_table() {
       .name = "avx512",
       .matmul = avx512::matmul,
       .matmul_tiles = matmul_tiles_avx512,
+      .matmul_tile_runs = matmul_tile_runs_avx512,
       .lora = avx512::lora,
       .lora_embed = avx512::lora_embed,
       .lora_add = avx512::lora_add,
@@ -103,6 +104,7 @@ const OpTable* avx512_vnni_op_table() {
     OpTable with_vnni = *base;
     with_vnni.name = "avx512_vnni";
     with_vnni.matmul_tiles = matmul_tiles_avx512_vnni;
+    with_vnni.matmul_tile_runs = matmul_tile_runs_avx512_vnni;
     return with_vnni;
   }();
   return &table;
@@ -129,6 +131,7 @@ const OpTable* amx_op_table() {
     OpTable with_amx = *base;
     with_amx.name = "amx";
     with_amx.matmul_tiles = matmul_tiles_amx;
+    with_amx.matmul_tile_runs = matmul_tile_runs_amx;
     with_amx.has_matrix_unit = true;
     if (host_isa().amx_bf16) {
       with_amx.matmul = matmul_with_matrix_unit;

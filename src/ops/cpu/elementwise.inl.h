@@ -129,6 +129,18 @@ void activate_row(float* gate, const float* up, int32_t dim) {
   }
 }
 
+// What is no number stays none.
+void clamped_row(const GateClamp& clamp, float* gate, const float* up, int32_t dim) {
+  const F limit = set1(clamp.limit), low = set1(-clamp.limit), minus_alpha = set1(-clamp.alpha), one = set1(1.0f);
+  for (int32_t i = 0; i < dim; i += kLanes) {
+    const int n = dim - i < kLanes ? dim - i : kLanes;
+    const F g = min(limit, load_n(gate + i, n));
+    const F active = div(g, add(one, exp_f32(mul(minus_alpha, g))));
+    const F u = max(low, min(limit, load_n(up + i, n)));
+    store_n(gate + i, mul(active, add(u, one)), n);
+  }
+}
+
 void swiglu(OpContext& ctx, const SwigluArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
@@ -137,8 +149,15 @@ void swiglu(OpContext& ctx, const SwigluArgs& args) {
                                      activate_row<Activation::kSigmoid>};
   const RowOf row_of = kRowOf[static_cast<size_t>(args.activation)];
   ctx.pool->parallel_for(args.rows, row_grain(int64_t{args.dim} * 2), [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row)
-      row_of(args.gate + row * args.stride, args.up == nullptr ? nullptr : args.up + row * args.stride, args.dim);
+    for (int64_t row = begin; row < end; ++row) {
+      float* const gate = args.gate + row * args.stride;
+      const float* const up = args.up == nullptr ? nullptr : args.up + row * args.stride;
+      if (args.activation == Activation::kClamped) {
+        clamped_row(args.clamp, gate, up, args.dim);
+      } else {
+        row_of(gate, up, args.dim);
+      }
+    }
   });
 }
 

@@ -51,6 +51,7 @@ const OpTable* neon_op_table() {
       .name = "neon",
       .matmul = neon::matmul,
       .matmul_tiles = matmul_tiles_neon,
+      .matmul_tile_runs = matmul_tile_runs_neon,
       .lora = neon::lora,
       .lora_embed = neon::lora_embed,
       .lora_add = neon::lora_add,
@@ -78,6 +79,7 @@ const OpTable* neon_dotprod_op_table() {
     OpTable with_dotprod = *neon_op_table();
     with_dotprod.name = "neon_dotprod";
     with_dotprod.matmul_tiles = matmul_tiles_neon_dotprod;
+    with_dotprod.matmul_tile_runs = matmul_tile_runs_neon_dotprod;
     return with_dotprod;
   }();
   return &table;
@@ -89,6 +91,7 @@ const OpTable* neon_i8mm_op_table() {
     OpTable with_i8mm = *neon_op_table();
     with_i8mm.name = "neon_i8mm";
     with_i8mm.matmul_tiles = matmul_tiles_neon_i8mm;
+    with_i8mm.matmul_tile_runs = matmul_tile_runs_neon_i8mm;
     return with_i8mm;
   }();
   return &table;

@@ -233,6 +233,12 @@ void attend(const AttentionArgs& args, const RowGroup& group, int32_t i, int32_t
     const double* value = load(p, 1);
     for (int32_t d = 0; d < head_dim; ++d) sum[d] += weight * value[d];
   }
+  if (args.sinks != nullptr) {
+    const double sink = static_cast<double>(args.sinks[head]), most = std::max(largest, sink);
+    const double factor = std::exp(largest - most);
+    weights = weights * factor + std::exp(sink - most);
+    for (int32_t d = 0; d < head_dim; ++d) sum[d] *= factor;
+  }
   for (int32_t d = 0; d < head_dim; ++d) out[d] = static_cast<float>(sum[d] / weights);
 }
 
@@ -311,6 +317,12 @@ double activated(Activation activation, double x) {
   return x / (1.0 + std::exp(-2.0 * u));  // x / 2 (1 + tanh u)
 }
 
+double clamped(const GateClamp& clamp, double gate, double up) {
+  const double limit = static_cast<double>(clamp.limit);
+  const double g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
+  return g / (1.0 + std::exp(-static_cast<double>(clamp.alpha) * g)) * (u + 1.0);
+}
+
 void ref_swiglu(OpContext& ctx, const SwigluArgs& args) {
   if (args.rows <= 0) return;
   ++ctx.op_count;
@@ -318,6 +330,10 @@ void ref_swiglu(OpContext& ctx, const SwigluArgs& args) {
     float* gate = args.gate + row * args.stride;
     const float* up = args.up == nullptr ? nullptr : args.up + row * args.stride;
     for (int32_t i = 0; i < args.dim; ++i) {
+      if (args.activation == Activation::kClamped) {
+        gate[i] = static_cast<float>(clamped(args.clamp, static_cast<double>(gate[i]), static_cast<double>(up[i])));
+        continue;
+      }
       const double g = activated(args.activation, static_cast<double>(gate[i]));
       gate[i] = static_cast<float>(args.up == nullptr ? g : g * static_cast<double>(up[i]));
     }
@@ -374,6 +390,7 @@ const OpTable& ref_op_table() {
       .name = "ref",
       .matmul = ref_matmul,
       .matmul_tiles = ref_matmul_tiles,
+      .matmul_tile_runs = ref_matmul_tile_runs,
       .lora = ref_lora,
       .lora_embed = ref_lora_embed,
       .lora_add = ref_lora_add,

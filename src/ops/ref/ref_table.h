@@ -10,6 +10,7 @@ namespace loralei {
 
 const OpTable& ref_op_table();
 void ref_matmul_tiles(OpContext& ctx, const TileMatmulArgs& args);
+void ref_matmul_tile_runs(OpContext& ctx, const TileRunsArgs& args);
 void ref_causal_conv(OpContext& ctx, const CausalConvArgs& args);
 void ref_delta_rule(OpContext& ctx, const DeltaRuleArgs& args);
 void ref_gated_norm(OpContext& ctx, const GatedNormArgs& args);

@@ -233,4 +233,13 @@ void ref_matmul_tiles(OpContext& ctx, const TileMatmulArgs& args) {
   }
 }
 
+void ref_matmul_tile_runs(OpContext& ctx, const TileRunsArgs& args) {
+  for (const TileRows& run : args.runs) {
+    ref_matmul_tiles(ctx, {.x = args.x + run.row_begin * args.x_stride,
+                           .x_stride = args.x_stride,
+                           .rows = run.row_count,
+                           .products = run.products});
+  }
+}
+
 }  // namespace loralei

@@ -51,6 +51,7 @@ namespace tiles_amx {
 #include "ops/cpu/amx/tile_config.inl.h"
 #include "ops/cpu/amx/tile_amx.inl.h"
 #include "ops/cpu/tiles/tile_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul_runs.inl.h"
 // clang-format on
 
 }  // namespace tiles_amx
@@ -60,6 +61,7 @@ LORALEI_TARGET_END
 
 namespace loralei {
 void matmul_tiles_amx(OpContext& ctx, const TileMatmulArgs& args) { tiles_amx::matmul_tiles(ctx, args); }
+void matmul_tile_runs_amx(OpContext& ctx, const TileRunsArgs& args) { tiles_amx::matmul_tile_runs(ctx, args); }
 }  // namespace loralei
 
 #endif

@@ -15,7 +15,7 @@
 // score, V's the weight.
 //
 // Where scores are capped, what the products give is score / cap, and the factors come
-// behind the cap.
+// behind the cap. A sink is one weight more, added when all ranges are merged.
 
 struct SoftmaxState {  // of `queries` vectors
   float* o = nullptr;  // [queries, dim] sum of 2^(score - m) * value
@@ -47,6 +47,10 @@ LORALEI_INLINE int32_t query_of(const AttentionItem& item, int32_t i, int32_t h)
 }
 
 constexpr float kLog2E = 1.44269504f;
+
+LORALEI_INLINE float head_sink(const AttentionArgs& args, const AttentionItem& item, int32_t h) {
+  return args.sinks[item.kv_head * item.heads + h] * kLog2E;
+}
 
 void load_queries(const AttentionWork& work) {
   const AttentionArgs& args = work.args;
@@ -294,6 +298,25 @@ void merge_range(const AttentionWork& work, int32_t range, const SoftmaxState& p
   }
 }
 
+LORALEI_INLINE float sum_of_weights(const float* l) {
+  F lanes = load(l);
+  for (int v = kLanes; v < kSumLanes; v += kLanes) lanes = add(lanes, load(l + v));
+  return reduce_add(lanes);
+}
+
+// The weights' sum with that of a sink, behind all others; where the sink's score is the
+// largest, relative to it. Not a part of its caller, so that heads without pay nothing.
+__attribute__((noinline)) float sum_with_sink(const SoftmaxState& total, int32_t q, int32_t dim, float sink) {
+  alignas(64) float factor[kLanes];
+  if (sink > total.m[q]) {
+    store(factor, exp2_not_positive(set1(total.m[q] - sink)));
+    rescale(total, q, dim, factor[0]);
+    return sum_of_weights(total.l + q * kSumLanes) + 1.0f;
+  }
+  store(factor, exp2_not_positive(set1(sink - total.m[q])));
+  return sum_of_weights(total.l + q * kSumLanes) + factor[0];
+}
+
 void write_outputs(const AttentionWork& work, const SoftmaxState& total) {
   const AttentionArgs& args = work.args;
   const AttentionItem& item = work.item;
@@ -303,9 +326,8 @@ void write_outputs(const AttentionWork& work, const SoftmaxState& total) {
       const int32_t q = query_of(item, i, h);
       float* out = args.out + (item.group->row_begin + item.row + i) * args.out_stride +
                    int64_t{item.kv_head * item.heads + h} * head_dim;
-      F lanes = load(total.l + q * kSumLanes);
-      for (int v = kLanes; v < kSumLanes; v += kLanes) lanes = add(lanes, load(total.l + q * kSumLanes + v));
-      const F sum = set1(reduce_add(lanes));
+      const F sum = set1(args.sinks == nullptr ? sum_of_weights(total.l + q * kSumLanes)
+                                               : sum_with_sink(total, q, work.dim, head_sink(args, item, h)));
       for (int32_t d = 0; d < head_dim; d += kLanes) {
         const int n = head_dim - d < kLanes ? head_dim - d : kLanes;
         store_n(out + d, div(load(total.o + int64_t{q} * work.dim + d), sum), n);

@@ -27,36 +27,47 @@ size_t choose_forms(std::span<const TileProduct> products, int most, RoundedInpu
   return products.size();
 }
 
-// Rounds the rows in all of input's forms; data: activation_bytes() for each.
-void round_input(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, std::byte* data, RoundedInput& input) {
+// Where the rows are rounded to, in all of input's forms; data: activation_bytes() for
+// each.
+void place_input(const OpContext& ctx, int32_t rows, int64_t cols, std::byte* data, RoundedInput& input) {
   for (int i = 0; i < input.forms; ++i) {
     RowGroups& groups = input.groups[i];
-    groups.rows = args.rows;
+    groups.rows = rows;
     groups.cols = cols;
-    groups.count = (args.rows + kGroupRows - 1) / kGroupRows;
+    groups.count = (rows + kGroupRows - 1) / kGroupRows;
     groups.full_bytes = cols / kActivationBlock * group_block_bytes(kGroupRows, has_halves(groups.form));
-    groups.data = data + i * activation_bytes(args.rows, cols);
+    groups.data = data + i * activation_bytes(rows, cols);
     groups.tuning = &ctx.tuning;
   }
-  // An item is a piece of all rows of a group: rows lie so close to each other there that
-  // two threads would write to the same lines.
-  const int64_t slices = (cols + kRoundSlice - 1) / kRoundSlice, items_a_form = input.groups[0].count * slices;
-  const auto round = [&](int64_t begin, int64_t end, int) {
-    for (int64_t item = begin; item < end; ++item) {
-      const RowGroups& groups = input.groups[item / items_a_form];
-      const int64_t group = item % items_a_form / slices, first = item % slices * kRoundSlice;
-      const int64_t count = cols - first < kRoundSlice ? cols - first : kRoundSlice;
-      const int size = kGroupSizes[group_kind(groups.rows_of(group))];
-      std::byte* const out = groups.at(group, size, first / kActivationBlock);
-      const auto row_at = [&](int row) {
-        const int64_t from = groups.first_row(group) + row;
-        return from < args.rows ? args.x + from * args.x_stride + first : nullptr;
-      };
-      for (int row = 0; row < size; ++row)
-        round_row(row_at(row), row + 1 < size ? row_at(row + 1) : nullptr, count, {out, size, row, groups.form});
-    }
+}
+
+// An item is a piece of all rows of a group: rows lie so close to each other there that
+// two threads would write to the same lines.
+int64_t round_slices(int64_t cols) { return (cols + kRoundSlice - 1) / kRoundSlice; }
+int64_t round_items(const RoundedInput& input) {
+  return input.forms * input.groups[0].count * round_slices(input.groups[0].cols);
+}
+void round_item(const float* x, int64_t x_stride, const RoundedInput& input, int64_t item) {
+  const int64_t cols = input.groups[0].cols, slices = round_slices(cols), items_a_form = input.groups[0].count * slices;
+  const RowGroups& groups = input.groups[item / items_a_form];
+  const int64_t group = item % items_a_form / slices, first = item % slices * kRoundSlice;
+  const int64_t count = cols - first < kRoundSlice ? cols - first : kRoundSlice;
+  const int size = kGroupSizes[group_kind(groups.rows_of(group))];
+  std::byte* const out = groups.at(group, size, first / kActivationBlock);
+  const auto row_at = [&](int row) {
+    const int64_t from = groups.first_row(group) + row;
+    return from < groups.rows ? x + from * x_stride + first : nullptr;
   };
-  const int64_t items = items_a_form * input.forms;
+  for (int row = 0; row < size; ++row)
+    round_row(row_at(row), row + 1 < size ? row_at(row + 1) : nullptr, count, {out, size, row, groups.form});
+}
+
+void round_input(OpContext& ctx, const TileMatmulArgs& args, int64_t cols, std::byte* data, RoundedInput& input) {
+  place_input(ctx, args.rows, cols, data, input);
+  const auto round = [&](int64_t begin, int64_t end, int) {
+    for (int64_t item = begin; item < end; ++item) round_item(args.x, args.x_stride, input, item);
+  };
+  const int64_t items = round_items(input);
   if (args.rows * cols <= kRoundAlone) {
     round(0, items, 0);
   } else {
@@ -112,6 +123,43 @@ int forms_that_fit(const OpContext& ctx, int64_t form_bytes) {
   return forms;
 }
 
+constexpr int64_t kGroupsInCache = kRowsInCache / kGroupRows;
+
+// Pairs of tiles that meet so many groups together.
+int64_t multiply_items(std::span<const TileProduct> products, const RoundedInput& input) {
+  int64_t runs = 0;
+  for (const TileProduct& product : products) runs += tile_runs(tile_count(product.w));
+  return runs * ((input.groups[0].count + kGroupsInCache - 1) / kGroupsInCache);
+}
+
+// Items [begin, end) of a call's products; `after`: the tiles that the thread takes next,
+// if it knows.
+void multiply_run(const TileMatmulArgs& args, std::span<const TileProduct> products, const RoundedInput& input,
+                  int64_t begin, int64_t end, const TileRun& after, std::byte* memory) {
+  const int64_t groups = input.groups[0].count;
+  int64_t runs = 0;
+  for (const TileProduct& product : products) runs += tile_runs(tile_count(product.w));
+  while (begin < end) {
+    const int64_t group = begin / runs * kGroupsInCache, first = begin % runs;
+    const int64_t group_end = group + kGroupsInCache < groups ? group + kGroupsInCache : groups;
+    const int64_t left_in_round = end - begin < runs - first ? end - begin : runs - first;
+    const Stretch stretch = first_stretch(products, input, first, first + left_in_round);
+    const int64_t count = stretch.runs();
+    begin += count;
+    TileRun tiles = stretch.run(0);
+    for (int64_t i = 0; i < count; ++i) {
+      TileRun next = after;
+      if (i + 1 < count) {
+        next = stretch.run(i + 1);
+      } else if (begin < end) {
+        next = first_stretch(products, input, begin % runs, begin % runs + 1).run(0);
+      }
+      tiles_times_groups(args, *stretch.product, tiles, next, input.of(tiles.dtype), group, group_end, memory);
+      tiles = next;
+    }
+  }
+}
+
 // Multiplies those of the products left that come first and find their forms of the rows
 // together; returns how many.
 size_t multiply_front(OpContext& ctx, const TileMatmulArgs& args, std::span<const TileProduct> left) {
@@ -120,34 +168,12 @@ size_t multiply_front(OpContext& ctx, const TileMatmulArgs& args, std::span<cons
   const std::span<const TileProduct> products = left.first(choose_forms(left, forms_that_fit(ctx, form_bytes), input));
   const Scratch scratch(ctx, input.forms * form_bytes, tile_worker_bytes());
   round_input(ctx, args, cols, scratch.shared<std::byte>(), input);
-  int64_t runs = 0;
-  for (const TileProduct& product : products) runs += tile_runs(tile_count(product.w));
-  constexpr int64_t kGroupsInCache = kRowsInCache / kGroupRows;
-  const int64_t groups = input.groups[0].count;
-  const int64_t rounds = (groups + kGroupsInCache - 1) / kGroupsInCache;
-  ctx.pool->parallel_for_runs(runs * rounds, run_grain(products[0].w), [&](int64_t begin, int64_t end, int worker) {
-    std::byte* const memory = scratch.worker<std::byte>(worker);
-    while (begin < end) {
-      const int64_t group = begin / runs * kGroupsInCache, first = begin % runs;
-      const int64_t group_end = group + kGroupsInCache < groups ? group + kGroupsInCache : groups;
-      const int64_t left_in_round = end - begin < runs - first ? end - begin : runs - first;
-      const Stretch stretch = first_stretch(products, input, first, first + left_in_round);
-      const int64_t count = stretch.runs();
-      begin += count;
-      TileRun tiles = stretch.run(0);
-      for (int64_t i = 0; i < count; ++i) {
-        TileRun next;
-        if (i + 1 < count) {
-          next = stretch.run(i + 1);
-        } else if (begin < end) {
-          next = first_stretch(products, input, begin % runs, begin % runs + 1).run(0);
-        }
-        tiles_times_groups(args, *stretch.product, tiles, next, input.of(tiles.dtype), group, group_end, memory);
-        tiles = next;
-      }
-    }
-    if (groups == 1 && !args.accumulate) end_stream();  // few rows are one group
-  });
+  ctx.pool->parallel_for_runs(multiply_items(products, input), run_grain(products[0].w),
+                              [&](int64_t begin, int64_t end, int worker) {
+                                multiply_run(args, products, input, begin, end, {}, scratch.worker<std::byte>(worker));
+                                if (input.groups[0].count == 1 && !args.accumulate)
+                                  end_stream();  // few rows are one group
+                              });
   return products.size();
 }
 

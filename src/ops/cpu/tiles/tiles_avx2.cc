@@ -41,6 +41,7 @@ namespace tiles_avx2 {
 #include "ops/cpu/wide/tile_wide_groups.inl.h"
 #include "ops/cpu/wide/tile_wide_matmul.inl.h"
 #include "ops/cpu/tiles/tile_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul_runs.inl.h"
 // clang-format on
 
 }  // namespace tiles_avx2
@@ -50,6 +51,7 @@ LORALEI_TARGET_END
 
 namespace loralei {
 void matmul_tiles_avx2(OpContext& ctx, const TileMatmulArgs& args) { tiles_avx2::matmul_tiles(ctx, args); }
+void matmul_tile_runs_avx2(OpContext& ctx, const TileRunsArgs& args) { tiles_avx2::matmul_tile_runs(ctx, args); }
 }  // namespace loralei
 
 #endif

@@ -41,6 +41,7 @@ namespace tiles_avx2_vnni {
 #include "ops/cpu/wide/tile_wide_groups.inl.h"
 #include "ops/cpu/wide/tile_wide_matmul.inl.h"
 #include "ops/cpu/tiles/tile_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul_runs.inl.h"
 // clang-format on
 
 }  // namespace tiles_avx2_vnni
@@ -50,6 +51,9 @@ LORALEI_TARGET_END
 
 namespace loralei {
 void matmul_tiles_avx2_vnni(OpContext& ctx, const TileMatmulArgs& args) { tiles_avx2_vnni::matmul_tiles(ctx, args); }
+void matmul_tile_runs_avx2_vnni(OpContext& ctx, const TileRunsArgs& args) {
+  tiles_avx2_vnni::matmul_tile_runs(ctx, args);
+}
 }  // namespace loralei
 
 #endif

@@ -48,6 +48,7 @@ namespace tiles_avx512 {
 #include "ops/cpu/tiles/tile_packed_pairs.inl.h"
 #include "ops/cpu/wide/tile_wide_matmul.inl.h"
 #include "ops/cpu/tiles/tile_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul_runs.inl.h"
 // clang-format on
 
 }  // namespace tiles_avx512
@@ -57,6 +58,7 @@ LORALEI_TARGET_END
 
 namespace loralei {
 void matmul_tiles_avx512(OpContext& ctx, const TileMatmulArgs& args) { tiles_avx512::matmul_tiles(ctx, args); }
+void matmul_tile_runs_avx512(OpContext& ctx, const TileRunsArgs& args) { tiles_avx512::matmul_tile_runs(ctx, args); }
 }  // namespace loralei
 
 #endif

@@ -50,6 +50,7 @@ namespace tiles_avx512_vnni {
 #include "ops/cpu/tiles/tile_packed.inl.h"
 #include "ops/cpu/wide/tile_wide_matmul.inl.h"
 #include "ops/cpu/tiles/tile_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul_runs.inl.h"
 // clang-format on
 
 }  // namespace tiles_avx512_vnni
@@ -60,6 +61,9 @@ LORALEI_TARGET_END
 namespace loralei {
 void matmul_tiles_avx512_vnni(OpContext& ctx, const TileMatmulArgs& args) {
   tiles_avx512_vnni::matmul_tiles(ctx, args);
+}
+void matmul_tile_runs_avx512_vnni(OpContext& ctx, const TileRunsArgs& args) {
+  tiles_avx512_vnni::matmul_tile_runs(ctx, args);
 }
 }  // namespace loralei
 

@@ -33,6 +33,7 @@ namespace tiles_neon {
 #include "ops/cpu/tiles/row_groups.inl.h"
 #include "ops/cpu/tiles/tile_vector.inl.h"
 #include "ops/cpu/tiles/tile_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul_runs.inl.h"
 // clang-format on
 
 }  // namespace tiles_neon
@@ -41,6 +42,7 @@ namespace tiles_neon {
 
 namespace loralei {
 void matmul_tiles_neon(OpContext& ctx, const TileMatmulArgs& args) { tiles_neon::matmul_tiles(ctx, args); }
+void matmul_tile_runs_neon(OpContext& ctx, const TileRunsArgs& args) { tiles_neon::matmul_tile_runs(ctx, args); }
 }  // namespace loralei
 
 #endif

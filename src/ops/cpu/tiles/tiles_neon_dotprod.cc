@@ -35,6 +35,7 @@ namespace tiles_neon_dotprod {
 #include "ops/cpu/tiles/row_groups.inl.h"
 #include "ops/cpu/tiles/tile_vector.inl.h"
 #include "ops/cpu/tiles/tile_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul_runs.inl.h"
 // clang-format on
 
 }  // namespace tiles_neon_dotprod
@@ -45,6 +46,9 @@ LORALEI_TARGET_END
 namespace loralei {
 void matmul_tiles_neon_dotprod(OpContext& ctx, const TileMatmulArgs& args) {
   tiles_neon_dotprod::matmul_tiles(ctx, args);
+}
+void matmul_tile_runs_neon_dotprod(OpContext& ctx, const TileRunsArgs& args) {
+  tiles_neon_dotprod::matmul_tile_runs(ctx, args);
 }
 }  // namespace loralei
 

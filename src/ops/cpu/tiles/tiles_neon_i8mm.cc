@@ -35,6 +35,7 @@ namespace tiles_neon_i8mm {
 #include "ops/cpu/tiles/row_groups.inl.h"
 #include "ops/cpu/tiles/tile_vector.inl.h"
 #include "ops/cpu/tiles/tile_matmul.inl.h"
+#include "ops/cpu/tiles/tile_matmul_runs.inl.h"
 // clang-format on
 
 }  // namespace tiles_neon_i8mm
@@ -44,6 +45,9 @@ LORALEI_TARGET_END
 
 namespace loralei {
 void matmul_tiles_neon_i8mm(OpContext& ctx, const TileMatmulArgs& args) { tiles_neon_i8mm::matmul_tiles(ctx, args); }
+void matmul_tile_runs_neon_i8mm(OpContext& ctx, const TileRunsArgs& args) {
+  tiles_neon_i8mm::matmul_tile_runs(ctx, args);
+}
 }  // namespace loralei
 
 #endif
