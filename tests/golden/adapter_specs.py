@@ -68,6 +68,7 @@ SPECS = {
                            rank_pattern={"in_proj_a": 2}, alpha_pattern={"in_proj_b": 20}),
     "qwen3_5-save-norms": lora("qwen3_5", ["q_proj", "in_proj_a"], 4, 8, modules_to_save=[
         "q_norm", "k_norm", "input_layernorm", "post_attention_layernorm"]),
+    "qwen3_5-moe-vision-r4": lora("qwen3_5-moe-vision", r".*language_model.*\.(k_proj|in_proj_z|in_proj_b)", 4, 8),
     "qwen3_5-vision-r4": lora("qwen3_5-vision", r".*language_model.*\.(q_proj|in_proj_qkv|out_proj|up_proj)", 4, 8),
     "qwen3_5-moe-all": lora("qwen3_5-moe", "all-linear", 4, 8),
     "qwen3_5-moe-experts": lora("qwen3_5-moe", ["out_proj", "q_proj"], 2, 4, target_parameters=[

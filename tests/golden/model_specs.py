@@ -252,6 +252,9 @@ SPECS = {
     "qwen3_5-vision": wrapper("Qwen3_5ForConditionalGeneration", "qwen3_5", qwen3_5(32, 4, 2, 48), QWEN3_5_VISION,
                               image_token_id=95, video_token_id=94, vision_start_token_id=93, vision_end_token_id=92),
     "qwen3_5-moe": qwen3_5_moe(32, 4, 2, 6, 2, 24),
+    "qwen3_5-moe-vision": wrapper("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", qwen3_5_moe(32, 4, 2, 4, 2, 16),
+                                  QWEN3_5_VISION, image_token_id=95, video_token_id=94, vision_start_token_id=93,
+                                  vision_end_token_id=92),
     # mixtures of experts
     "qwen3-moe": qwen_moe("qwen3", 32, 4, 2, 48, 6, 2, 24, num_hidden_layers=3, head_dim=16, norm_topk_prob=True,
                           mlp_only_layers=[1], attention_bias=False),
@@ -273,11 +276,12 @@ SPECS = {
 SAME_WEIGHTS = {"phi3-short": "phi3-long", "qwen3-moe-stacked": "qwen3-moe", "rope-llama3-new": "rope-llama3",
                 "dtype-f16": "dtype-f32", "dtype-bf16": "dtype-f32"}
 # config.json as transformers 5 writes it (rope_parameters, dtype, layer_types) instead of the older form.
-NEW_FORM = {"rope-llama3-new", "qwen2-window", "gemma3-new", "qwen3-vl", "qwen3_5-types", "qwen3_5-vision"}
+NEW_FORM = {"rope-llama3-new", "qwen2-window", "gemma3-new", "qwen3-vl", "qwen3_5-types", "qwen3_5-vision",
+            "qwen3_5-moe-vision"}
 # Keys of the text model beside the others, as old files of Qwen have them.
 FLAT = {"qwen2-vl"}
 # Whose norms multiply with 1 + w, but for those of linear attention.
-PLUS_ONE = ("gemma", "gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text")
+PLUS_ONE = ("gemma", "gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe")
 
 
 def is_plus_one(model_type, name):
