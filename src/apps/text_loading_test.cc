@@ -14,7 +14,7 @@ TEST(ChatSettings, ReasoningIsFoundNamedOrLeftAlone) {
   const auto none = read_chat_settings("none", "");
   EXPECT_FALSE(none->detect_reasoning);
   EXPECT_FALSE(none->reasoning);
-  const auto wrong = read_chat_settings("openai_gptoss", "");
+  const auto wrong = read_chat_settings("openai_gptoss9", "");
   ASSERT_FALSE(wrong.ok());
   EXPECT_NE(wrong.error().message.find("qwen3"), std::string::npos) << wrong.error().message;
 }
