@@ -134,11 +134,11 @@ void limit_connections(const ServeFlags& flags, const EngineOptions& engine, Ser
   serve.http.max_connections = possible.count;
   serve.http.max_refusals = possible.refusals;
   serve.max_preparing = engine.max_queued;
-  serve.max_running = engine.max_sequences;
 }
 
 void take_from_model(const EngineHost& host, bool with_defaults, ServeOptions& serve) {
   if (with_defaults) serve.defaults = sampling_defaults(host.file());
+  serve.max_running = host.max_sequences();
   serve.vocab_size = host.file().config.vocab;
   serve.end_ids = host.file().config.eos;
   serve.isa = host.isa();
@@ -392,7 +392,7 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   const int64_t timeout_ms = int64_t{flags.shutdown_timeout_s} * 1000;
   signals.serving(timeout_ms + kLeaveMs + kEndMs);
   server->serve();
-  TRY(join_fleet(flags, advertised, server->port(), options.engine.max_sequences, membership, log));
+  TRY(join_fleet(flags, advertised, server->port(), flags.serve.max_running, membership, log));
 
   announce(*host, flags.serve, server->port(), chats, registered, ignored, log);
   wait_for_end(signals, *server, log);

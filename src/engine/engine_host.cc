@@ -429,6 +429,7 @@ Status EngineHost::use_cores(const FixedBytes& fixed, EngineParts& engine, LogSi
 Engine& EngineHost::engine() { return *parts_->engine; }
 const BaseModelFile& EngineHost::file() const { return parts_->file; }
 int EngineHost::threads() const { return parts_->pool->threads(); }
+int32_t EngineHost::max_sequences() const { return parts_->plan.max_sequences; }
 DType EngineHost::kv_dtype() const { return parts_->kv_dtype; }
 const char* EngineHost::isa() const { return parts_->ops->name; }
 const WeightStore& EngineHost::weights() const { return *parts_->weights; }

@@ -120,6 +120,7 @@ class EngineHost {
   Engine& engine();
   const BaseModelFile& file() const;
   int threads() const;
+  int32_t max_sequences() const;  // that run at once: as many as asked for, or fewer where memory has no more states
   DType kv_dtype() const;
   const char* isa() const;
   const WeightStore& weights() const;           // with a GPU: shapes and vectors, the matrices' bytes are there

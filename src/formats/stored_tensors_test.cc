@@ -208,6 +208,17 @@ TEST(StoredTensors, WhatCannotBeHeldIsRefused) {
                {"mlp."});
 }
 
+// Rows of q and k that change places are read one by one, which those in several parts
+// cannot be.
+TEST(StoredTensors, ThoseOfAModelThatTurnsNeighboursAreRefused) {
+  const auto change = [](Checkpoint& of) {
+    of.config["architectures"] = {"GlmForCausalLM"};
+    of.config["model_type"] = "glm";
+    of.config["head_dim"] = 16;
+  };
+  expect_words(refusal("gptq-sym", change), {"GlmForCausalLM", "cannot be read yet", "GGUF"});
+}
+
 // One change of the config each, and what must be said.
 TEST(QuantConfig, EverythingThatIsNotUnderstoodIsRefused) {
   struct Case {

@@ -256,6 +256,17 @@ TEST_P(StateEquality, SaysWhatStatesTake) {
   const KvStates states = driver->stats().kv_states;
   EXPECT_EQ(states.slots, 18);
   EXPECT_EQ(states.bytes, 18 * state_bytes(state_floats(driver->host().file().config)));
+  EXPECT_EQ(driver->host().max_sequences(), 6);
+  EngineHostOptions few = options_of();
+  few.engine.kv_cache_bytes = 6 * states.bytes / states.slots;  // half of it has room for three
+  const auto fewer = start(few);
+  ASSERT_NE(fewer, nullptr);
+  EXPECT_EQ(fewer->stats().kv_states.slots, 3);
+  EXPECT_EQ(fewer->host().max_sequences(), 3);
+  const auto said = fewer->host().notes();
+  EXPECT_TRUE(std::any_of(said.begin(), said.end(), [](const std::string& note) {
+    return note.find("At most 3 sequences run at once") != std::string::npos;
+  }));
   EngineHostOptions guessing = options_of();
   guessing.engine.speculate = Speculation::kLookup;
   const auto guesses = start(guessing);
