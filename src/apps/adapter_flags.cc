@@ -35,13 +35,15 @@ size_t end_of_name(const std::string& text) {
   return text.find('=');
 }
 
-Result<AdapterFlag> parse_one(const std::string& text) {
+Result<AdapterFlag> parse_one(const FileSystem& files, const std::string& text) {
   AdapterFlag flag;
   const size_t equals = end_of_name(text);
   flag.path = at_home(without_end(equals == std::string::npos ? text : text.substr(equals + 1)));
   flag.name = equals == std::string::npos ? base_name(flag.path) : text.substr(0, equals);
   const auto hub = find_hub_folder(PosixFileSystem(), flag.path);
   if (equals == std::string::npos && hub.ok() && *hub) flag.name = (*hub)->name;
+  TRY_ASSIGN(const std::optional<HubName> named, name_meant_by(files, flag.path));
+  if (equals == std::string::npos && named) flag.name = named->repository;
   if (equals == std::string::npos && flag.name.ends_with(".gguf")) flag.name.resize(flag.name.size() - 5);
   if (flag.name.empty() || flag.path.empty())
     return invalid_argument("'" + text + "' does not name an adapter; " + kForms);
@@ -104,14 +106,14 @@ Result<std::vector<AdapterFlag>> parse_adapter_flag(const FileSystem& files, con
   if (text.starts_with('['))
     return invalid_argument("'" + text + "' is a list; give each adapter as a value of its own: " + kForms);
   std::vector<AdapterFlag> flags;
-  TRY_ASSIGN(AdapterFlag whole, parse_one(text));
+  TRY_ASSIGN(AdapterFlag whole, parse_one(files, text));
   if (text.find(',') == std::string::npos || files.exists(whole.path)) {
     flags.push_back(std::move(whole));
     return flags;
   }
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    TRY_ASSIGN(AdapterFlag part, parse_one(text.substr(begin, end - begin)));
+    TRY_ASSIGN(AdapterFlag part, parse_one(files, text.substr(begin, end - begin)));
     flags.push_back(std::move(part));
     begin = end + 1;
   }
@@ -119,12 +121,16 @@ Result<std::vector<AdapterFlag>> parse_adapter_flag(const FileSystem& files, con
 }
 
 Result<std::vector<AdapterFlag>> find_adapters(const FileSystem& files, RootedFileSystem& adapter_files,
-                                               const std::string& flag, const std::vector<std::string>& values) {
+                                               const std::string& flag, const std::vector<std::string>& values,
+                                               const HubAdapters& hub) {
   std::vector<AdapterFlag> found;
   for (const std::string& value : values) {
     auto parsed = parse_adapter_flag(files, value);
     if (!parsed.ok()) return std::move(parsed).error().with_context(flag);
     for (AdapterFlag& adapter : *parsed) {
+      auto named = hub ? hub(adapter.path) : std::optional<HubPlace>();
+      if (!named.ok()) return std::move(named).error().with_context(flag + " " + value);
+      if (*named) adapter.path = (*named)->path;
       adapter_files.add_root(adapter.path);
       auto place = find_adapter(adapter_files, adapter.path);
       if (!place.ok()) return std::move(place).error().with_context(flag + " " + value);

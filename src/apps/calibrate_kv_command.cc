@@ -9,6 +9,7 @@
 
 #include "apps/adapter_flags.h"
 #include "apps/console_log.h"
+#include "apps/hub_flags.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/text_loading.h"
@@ -29,6 +30,7 @@ constexpr int64_t kTextBytesMost = 64 * kMiB, kLineBytesMost = 16 * kMiB;
 
 struct CalibrateFlags {
   EngineFlags engine;
+  HubFlags hub;
   std::string text, prompts, output;
   std::vector<std::string> adapters, adapter_dirs;
   bool cache_dir = false;  // was given
@@ -122,7 +124,7 @@ Result<std::vector<KvDocument>> read_text(const CalibrateFlags& flags, const Tex
 
 // A name below an --adapter-dir, or what --adapter takes elsewhere.
 Result<std::vector<AdapterFlag>> find_named_adapters(const CalibrateFlags& flags, const FileSystem& files,
-                                                     RootedFileSystem& adapter_files) {
+                                                     RootedFileSystem& adapter_files, LogSink& log) {
   std::vector<std::string> values = flags.adapters;
   for (const std::string& root : flags.adapter_dirs) {
     TRY(files.check_visible(root));
@@ -135,7 +137,7 @@ Result<std::vector<AdapterFlag>> find_named_adapters(const CalibrateFlags& flags
   }
   if (flags.adapters.empty() && !flags.adapter_dirs.empty())
     return invalid_argument("--adapter-dir is where adapters are; name those to measure with --adapter NAME.");
-  return find_adapters(files, adapter_files, "--adapter", values);
+  return find_adapters(files, adapter_files, "--adapter", values, hub_adapters(flags.hub, log));
 }
 
 // What the tokenizer puts before a text.
@@ -223,12 +225,13 @@ Status calibrate(const CalibrateFlags& flags) {
   EngineFlags engine = flags.engine;
   engine.device = "cpu";
   engine.speculate = "off";
+  TRY(resolve_path(engine.host.model_path, HubKind::kModel, flags.hub, log));
   TRY_ASSIGN(EngineHostOptions options, finish_engine_options(engine));
   options.engine.max_sequences = 64;  // so many logits, at least, in a pass
   const PosixFileSystem files;
   RootedFileSystem adapter_files(files, flags.adapter_dirs);
   options.adapter_files = &adapter_files;
-  TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_named_adapters(flags, files, adapter_files));
+  TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_named_adapters(flags, files, adapter_files, log));
   TRY_ASSIGN(const std::vector<Prompt> prompts, read_prompts(flags));
   if (!files.exists(flags.text)) return not_found("--text " + flags.text + ": there is no such file");
   std::unique_ptr<ModelHost> host;
@@ -297,6 +300,7 @@ void add_calibrate_kv_command(CLI::App& app, int& exit_code) {
       "calibrate-kv", "Choose the steps of a lossy KV cache by a text, and what adapters may read of the base's.");
   auto flags = std::make_shared<CalibrateFlags>();
   add_engine_options(*command, flags->engine);
+  add_hub_options(*command, flags->hub);
   // The cores compute, alone and without a server.
   for (const char* other : {"--max-num-seqs", "--device", "--enforce-eager", "--batch-invariant",
                             "--gpu-memory-utilization", "--no-prefix-cache", "--speculate"})

@@ -118,7 +118,7 @@ TEST(CommandWords, WhatCannotBeHadIsRefusedWithWhatToTypeInstead) {
            {{"--lora-scaled", "a.gguf:0.5"}, "--adapter NAME=PATH"},
            {{"-ngl", "99"}, "--device cuda:N"},
            {{"-pp", "2"}, "one machine"},
-           {{"-hf", "org/name"}, "hf download"},
+           {{"--revision", "v1"}, "ORG/NAME@REVISION"},
            {{"--temp", "0.7"}, "generation_config.json"},
            {{"-n", "128"}, "max_tokens"},
            {{"--ssl-certfile", "c.pem"}, "proxy"},
@@ -131,6 +131,12 @@ TEST(CommandWords, WhatCannotBeHadIsRefusedWithWhatToTypeInstead) {
     EXPECT_NE(refusal(all).find(part), std::string::npos) << words[0] << ": " << refusal(all);
   }
   EXPECT_EQ(refusal({"m", "-ngl", "0"}), "");
+}
+
+TEST(CommandWords, NamesOnAHubAreModels) {
+  EXPECT_EQ(read({"-hf", "org/name:Q4_K_M"}), (Words{"--model", "org/name:Q4_K_M"}));
+  EXPECT_EQ(read({"--hf-repo=org/name"}), (Words{"--model=org/name"}));
+  EXPECT_EQ(read({"m", "--huggingface-hub-cache", "d"}), (Words{"m", "--download-dir", "d"}));
 }
 
 // `run` has options of its own by the names of others' options.

@@ -25,10 +25,11 @@ constexpr ForeignGroup kGroups[] = {
     {"auto", "adapters are kept as their files hold them; --adapter-quant int8 makes them smaller", "--lora-dtype="},
     {kNone, "name each adapter with --adapter NAME=PATH; requests choose them by name",
      "--default-mm-loras= --long-lora-scaling-factors= --merge-adapter-weights --uno-lora-path="},
-    {"local", "nothing is downloaded: give a folder on this machine",
+    {"local", "adapters lie on this machine, or are named on a hub at the start, with --adapter NAME=ORG/NAME",
      "--adapter-source= --default-adapter-source= --preloaded-adapter-source= --source="},
-    {kNone, "nothing is downloaded: fetch the model first (hf download ORG/NAME) and give its folder",
-     "--hf-token= --predibase-api-token="},
+    {kNone, "set the variable HF_TOKEN", "--hf-token="},
+    {kNone, "adapters lie on this machine, or are named on a hub at the start, with --adapter NAME=ORG/NAME",
+     "--predibase-api-token="},
     {kAny,
      "adapters are applied where a request names them, or where POST /lora-adapters has made them the default of "
      "requests that name none",
@@ -37,16 +38,18 @@ constexpr ForeignGroup kGroups[] = {
      "name the adapter with --adapter NAME=PATH and give the scale in the request: \"lora\": [{\"id\": NAME, "
      "\"scale\": 0.5}], or for requests that name none with POST /lora-adapters: [{\"id\": NAME, \"scale\": 0.5}]",
      "--lora-scaled="},
-    {kNone, "nothing is downloaded: fetch the model first (hf download ORG/NAME) and give its folder",
+    {kNone,
+     "write the model as ORG/NAME, ORG/NAME@REVISION or ORG/NAME:Q4_K_M (or a GGUF file's name behind the colon)",
      "--code-revision= --docker-repo= --embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-14b-spec "
      "--fim-qwen-30b-default --fim-qwen-3b-default --fim-qwen-7b-default --fim-qwen-7b-spec "
-     "--gpt-oss-120b-default --gpt-oss-20b-default --hf-file= --hf-repo-draft= --hf-repo= --model-url= "
+     "--gpt-oss-120b-default --gpt-oss-20b-default --hf-file= --hf-repo-draft= --model-url= "
      "--models-dir= --models-preset= --revision= --spec-default --spec-draft-hf= --tokenizer-revision= "
      "--vision-gemma-12b-default --vision-gemma-4b-default"},
-    {kAny, "nothing is downloaded",
-     "--cache-list --decrypted-config-file= --decrypted-draft-config-file= --download-dir= --download-only "
-     "--huggingface-hub-cache= --ignore-patterns= --model-checksum= --models-autoload --models-max= "
-     "--no-models-autoload --offline --weights-cache-override="},
+    {kNone, "loralei pull ORG/NAME fetches a model, and loralei list shows what there is",
+     "--cache-list --download-only"},
+    {kAny, "one model is served, of whose repository nothing but weights, configs and tokenizers is fetched, checked",
+     "--decrypted-config-file= --decrypted-draft-config-file= --ignore-patterns= --model-checksum= --models-autoload "
+     "--models-max= --no-models-autoload --weights-cache-override="},
     {kAny, "prefixes are kept unless --no-prefix-cache is given",
      "--cache-idle-slots --cache-prompt --cache-reuse= --disable-chunked-prefix-cache "
      "--enable-cache-report --enable-page-major-kv-layout --enable-prefix-caching "

@@ -9,6 +9,8 @@
 #include <optional>
 
 #include "adapters/adapter.h"
+#include "apps/console_log.h"
+#include "apps/hub_flags.h"
 #include "apps/options.h"
 #include "base/clock.h"
 #include "base/limits.h"
@@ -39,6 +41,7 @@ struct InspectFlags {
   std::string path, base, memory_budget;
   std::string residency = "balanced";
   int tensor_parallel = 1;
+  HubFlags hub;
 };
 
 // Much of what is shown is what files say.
@@ -283,7 +286,10 @@ Status show_refused(const FileSystem& files, const std::string& path, const Erro
                                " missing (see docs/models.md for what is)"};
 }
 
-Status inspect(const InspectFlags& flags) {
+Status inspect(InspectFlags flags) {
+  ConsoleLog log(ConsoleLog::Options{});
+  TRY(resolve_path(flags.path, HubKind::kAny, flags.hub, log));
+  TRY(resolve_path(flags.base, HubKind::kModel, flags.hub, log));
   const PosixFileSystem files;
   if (is_pickled_adapter(files, flags.path)) return check_adapter_files(files, flags.path);
   const auto folder = peft_folder(files, flags.path);
@@ -313,7 +319,8 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("inspect", "What a model or adapter holds, and whether an adapter applies to a base.");
   auto flags = std::make_shared<InspectFlags>();
-  command->add_option("path", flags->path, "Hugging Face directory, GGUF file or adapter")->required();
+  command->add_option("path", flags->path, "Hugging Face directory, GGUF file, adapter, or ORG/NAME on a hub")
+      ->required();
   command->add_option("--base", flags->base, "the model the adapter is to be applied to");
   CLI::Option* const budget =
       command->add_option("--memory-budget", flags->memory_budget,
@@ -325,6 +332,7 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   command->add_option("--tensor-parallel", flags->tensor_parallel, "with so many ranks")
       ->check(CLI::Range(1, 64))
       ->needs(budget);
+  add_hub_options(*command, flags->hub);
   command->callback([flags, &exit_code] {
     const Status status = inspect(*flags);
     if (status.ok()) return;

@@ -106,6 +106,8 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
 void add_run_command(CLI::App& app, int& exit_code, const std::vector<std::string>& notes);
 void add_inspect_command(CLI::App& app, int& exit_code);
 void add_pack_command(CLI::App& app, int& exit_code);
+void add_pull_command(CLI::App& app, int& exit_code);
+void add_list_command(CLI::App& app, int& exit_code);
 void add_calibrate_kv_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
 void add_profile_command(CLI::App& app, int& exit_code);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "apps/console_log.h"
+#include "apps/hub_flags.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "base/printable.h"
@@ -22,15 +23,18 @@ struct PackFlags {
   std::string model, quant, output, cache_dir;
   std::string stream_shrink = "auto";
   int threads = 0;
+  HubFlags hub;
 };
 
 Status pack(const PackFlags& flags) {
-  TRY_ASSIGN(const BaseModelFile model, open_base_model(flags.model));
+  ConsoleLog log(ConsoleLog::Options{});
+  std::string model_path = flags.model;
+  TRY(resolve_path(model_path, HubKind::kModel, flags.hub, log));
+  TRY_ASSIGN(const BaseModelFile model, open_base_model(model_path));
   WeightOptions options;
   options.threads = flags.threads > 0 ? flags.threads : std::max(1, usable_cpus());
   TRY(parse_weight_quant(flags.quant, options.quantise));
   TRY_ASSIGN(options.shrink, parse_stream_shrink(flags.stream_shrink));
-  ConsoleLog log(ConsoleLog::Options{});
   ProgressPrinter progress("packing", log);
   options.progress = [&progress](int64_t done, int64_t total) { progress.update(done, total); };
   const std::string path = flags.output.empty() ? packed_paths(model, options, flags.cache_dir).back() : flags.output;
@@ -63,6 +67,7 @@ void add_pack_command(CLI::App& app, int& exit_code) {
                       "a file to be copied to where serve will look for it (default: there, beside the model)");
   command->add_option("--cache-dir", flags->cache_dir, "lay it out in this folder, as serve --cache-dir");
   add_stream_shrink_option(*command, flags->stream_shrink);
+  add_hub_options(*command, flags->hub);
   command->add_option("-t,--threads", flags->threads, "threads (default: the cores of this process)")
       ->check(CLI::Range(0, 1024));
   command->callback([flags, &exit_code] {

@@ -6,6 +6,7 @@
 
 #include "apps/adapter_flags.h"
 #include "apps/console_log.h"
+#include "apps/hub_flags.h"
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/text_loading.h"
@@ -21,6 +22,7 @@ constexpr int64_t kWaitNs = 1'000'000'000;
 
 struct RunFlags {
   EngineFlags engine;
+  HubFlags hub;
   std::string adapter, prompt, system, chat_template;
   bool raw = false;
   int max_tokens = 512;
@@ -76,7 +78,9 @@ Result<int> stream_answer(Engine& engine, const Tokenizer::Ptr& tokenizer) {
 
 Status run_once(const RunFlags& flags, const std::vector<std::string>& notes) {
   ConsoleLog log(ConsoleLog::Options{});
-  TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
+  EngineFlags engine = flags.engine;
+  TRY(resolve_path(engine.host.model_path, HubKind::kModel, flags.hub, log));
+  TRY_ASSIGN(EngineHostOptions options, finish_engine_options(engine));
   for (const std::string& note : notes) log.log(LogLevel::kInfo, note);
   options.engine.max_sequences = 1;
   const PosixFileSystem files;
@@ -84,7 +88,8 @@ Status run_once(const RunFlags& flags, const std::vector<std::string>& notes) {
   options.adapter_files = &adapter_files;
   std::vector<AdapterFlag> adapters;
   if (!flags.adapter.empty()) {
-    TRY_ASSIGN(adapters, find_adapters(files, adapter_files, "--adapter", {flags.adapter}));
+    TRY_ASSIGN(adapters,
+               find_adapters(files, adapter_files, "--adapter", {flags.adapter}, hub_adapters(flags.hub, log)));
   }
   if (adapters.size() > 1) return invalid_argument("--adapter " + flags.adapter + ": run takes one adapter.");
   TRY_ASSIGN(std::shared_ptr<const ChatTemplate> chat_template, load_chat_template(flags.chat_template));
@@ -132,6 +137,7 @@ void add_run_command(CLI::App& app, int& exit_code, const std::vector<std::strin
   add_engine_options(*command, flags->engine);
   command->remove_option(command->get_option("--max-num-seqs"));  // one answer is one sequence
   add_cache_dir_option(*command, flags->engine.host.cache_dir);
+  add_hub_options(*command, flags->hub);
   command->add_option("prompt,-p,--prompt", flags->prompt, "what to ask")->required();
   command->add_option("--adapter,--lora", flags->adapter, "PATH or NAME=PATH of a LoRA adapter");
   CLI::Option* const system = command->add_option("--system", flags->system, "system message");

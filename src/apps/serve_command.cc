@@ -10,6 +10,7 @@
 #include "apps/adapter_store_flags.h"
 #include "apps/console_log.h"
 #include "apps/fleet_flags.h"
+#include "apps/hub_flags.h"
 #include "apps/kept_lengths.h"
 #include "apps/key_flags.h"
 #include "apps/kv_events_flags.h"
@@ -57,6 +58,7 @@ struct ServeFlags {
   std::string step_log, state_dir, registry, cost_file;  // paths; empty: none
   std::string pace;                                      // a profile's name or file; empty: none
   FleetFlags fleet;
+  HubFlags hub;
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -147,10 +149,11 @@ void take_from_model(const EngineHost& host, bool with_defaults, ServeOptions& s
 
 // The adapters that are named one by one, and whether every --adapter-dir is a folder.
 Result<std::vector<AdapterFlag>> find_all_adapters(const ServeFlags& flags, const FileSystem& files,
-                                                   RootedFileSystem& adapter_files) {
-  TRY_ASSIGN(std::vector<AdapterFlag> found, find_adapters(files, adapter_files, "--adapter", flags.adapters));
+                                                   RootedFileSystem& adapter_files, LogSink& log) {
+  const HubAdapters hub = hub_adapters(flags.hub, log);
+  TRY_ASSIGN(std::vector<AdapterFlag> found, find_adapters(files, adapter_files, "--adapter", flags.adapters, hub));
   TRY_ASSIGN(const std::vector<AdapterFlag> more,
-             find_adapters(files, adapter_files, "--lora-modules", flags.vllm_adapters));
+             find_adapters(files, adapter_files, "--lora-modules", flags.vllm_adapters, hub));
   found.insert(found.end(), more.begin(), more.end());
   std::map<std::string, std::string> paths;
   for (const AdapterFlag& adapter : found) {
@@ -349,7 +352,7 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   const PosixFileSystem files;
   RootedFileSystem files_here(files, flags.serve.adapter_roots);
   if (store.store) files_here.add_wide_root(store.root());
-  TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, files_here));
+  TRY_ASSIGN(const std::vector<AdapterFlag> adapters, find_all_adapters(flags, files, files_here, log));
   const FileSystem& adapter_files = store.adapter_files(files_here);
   options.adapter_files = &adapter_files;
   TRY_ASSIGN(RegistryUse registry,
@@ -406,6 +409,21 @@ Status serve_rank(const ServeFlags& flags, const EngineHostOptions& options, Sto
   return run_rank(options, log, {});
 }
 
+// A model by its name on a hub is one by its path from here on.
+Status find_model(ServeFlags& flags, LogSink& log) {
+  std::string& path = flags.engine.host.model_path;
+  if (const auto name = name_meant_by(PosixFileSystem(), path); name.ok() && *name) {
+    EngineFlags others = flags.engine;  // which a long download should not wait for to be refused
+    others.dtype = "auto";              // it asks the model's files
+    TRY(finish_engine_options(others));
+  }
+  TRY_ASSIGN(const std::optional<HubPlace> place, find_hub_name(path, HubKind::kModel, flags.hub, log));
+  if (!place) return {};
+  path = place->path;
+  if (flags.serve.model_names.empty()) flags.serve.model_names = {place->repository};
+  return {};
+}
+
 // Where mpirun has started several processes, rank 0 is the server.
 Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   std::signal(SIGPIPE, SIG_IGN);
@@ -413,6 +431,7 @@ Status serve(ServeFlags& flags, const std::vector<std::string>& ignored) {
   keep_little_free_memory();
   ConsoleLog log(ConsoleLog::of_server(flags.log_level, flags.log_format));
   StopSignals signals(log);
+  TRY(find_model(flags, log));
   TRY_ASSIGN(EngineHostOptions options, finish_engine_options(flags.engine));
   if (started_processes() == 1) return serve_one(flags, std::move(options), ignored, signals, log);
   TRY_ASSIGN(const std::unique_ptr<ProcessGroup> processes, ProcessGroup::join());
@@ -454,12 +473,14 @@ void add_log_options(CLI::App& command, ServeFlags& flags) {
 }
 
 void add_adapter_options(CLI::App& command, ServeFlags& flags) {
+  add_hub_options(command, flags.hub, "Model and engine");
   const std::string adapters = "Adapters";
   // One value a flag, so that a MODEL behind it is not taken for another; vLLM's
   // flag takes several.
   command
       .add_option("--adapter,--lora", flags.adapters,
-                  "NAME=PATH, PATH, or several of these between commas; may be given often")
+                  "NAME=PATH, PATH, or several of these between commas; ORG/NAME for one on a hub; may be given "
+                  "often")
       ->allow_extra_args(false)
       ->group(adapters);
   command

@@ -232,8 +232,8 @@ Result<BaseModelFile> open_base_model(const FileSystem& files, const std::string
     case PathKind::kAbsent:
       TRY(files.check_visible(path));
       return not_found(path +
-                       ": does not exist (a model is a Hugging Face directory or a .gguf file on this machine; nothing "
-                       "is downloaded)");
+                       ": does not exist (a model is a Hugging Face directory or a .gguf file on this machine, or "
+                       "ORG/NAME on a hub)");
     case PathKind::kDirectory:
       return open_directory(files, path);
     case PathKind::kFile:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // HttpClient: a small blocking HTTP/1.1 client, for tests, for commands that ask a
-// running server, and for proxying.
+// running server, for proxying and for downloads. Plain or over TLS, straight or through
+// a proxy.
 //
 // Thread: one at a time; each client is one connection, kept alive between requests when
 // the server agrees.
@@ -8,20 +9,25 @@
 // Invariant: after a failed request the connection is closed and the next request opens a
 // new one.
 // Failure: io errors name the address and the step; kDeadline when a timeout is over;
-// kCancelled when the body callback stops.
+// kCancelled when the body callback stops; kUnauthenticated where the peer's certificate
+// is not good, or a proxy wants to know who asks.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
 #include "http/message.h"
 #include "http/parser.h"
+#include "http/proxy.h"
 
 namespace loralei {
+
+class TlsTrust;
 
 struct HttpClientOptions {
   std::string host = "127.0.0.1";
@@ -29,6 +35,8 @@ struct HttpClientOptions {
   int64_t connect_timeout_ms = 5'000;
   int64_t read_timeout_ms = 60'000;  // without a byte from the server, or without progress in sending
   HttpLimits limits{.max_body_bytes = 256 * 1024 * 1024};
+  std::shared_ptr<const TlsTrust> tls;  // https, its certificate checked by these authorities; null: http
+  std::optional<HttpProxy> proxy;       // asked in the place of the host
 };
 
 class HttpClient {
@@ -43,8 +51,9 @@ class HttpClient {
   // With `on_body`, the answer's body goes there and HttpResponse::body stays empty.
   Result<HttpResponse> request(std::string_view method, std::string_view target, const HttpHeaders& headers = {},
                                std::string_view body = {}, const BodyCallback& on_body = nullptr);
-  // Of the answer whose body is being told: for `on_body`.
+  // Of the answer whose body is being told: within `on_body`.
   int head_status() const;
+  const HttpHeaders& head_headers() const;
   Result<HttpResponse> get(std::string_view target) { return request("GET", target); }
   Result<HttpResponse> post_json(std::string_view target, std::string_view body,
                                  const BodyCallback& on_body = nullptr) {

@@ -53,6 +53,17 @@ TEST_F(HubFolderTest, TheOnlySnapshot) {
   EXPECT_NE(found(folder()).find("several snapshots"), std::string::npos);
 }
 
+TEST_F(HubFolderTest, NamesAndCommits) {
+  EXPECT_EQ(hub_folder_of("org/some-name"), "models--org--some-name");
+  EXPECT_EQ(hub_name_of("models--org--some-name"), "org/some-name");
+  EXPECT_EQ(hub_name_of("datasets--org--name"), "");
+  set_main("bb\n");
+  EXPECT_EQ(hub_commit(PosixFileSystem(), folder(), "main"), "bb");
+  EXPECT_EQ(hub_commit(PosixFileSystem(), folder(), "other"), "");
+  set_main("../bb");
+  EXPECT_EQ(hub_commit(PosixFileSystem(), folder(), "main"), "");
+}
+
 TEST_F(HubFolderTest, OtherFoldersAreNone) {
   fs::create_directories(root_ / "plain/snapshots/aa");
   fs::create_directories(root_ / "models--org--bare");

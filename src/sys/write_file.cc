@@ -118,6 +118,16 @@ Status make_folders(const std::string& path) {
   return {};
 }
 
+Status put_link(const std::string& target, const std::string& path) {
+  const std::string fresh = path + "." + std::to_string(::getpid()) + ".new";
+  ::unlink(fresh.c_str());
+  if (::symlink(target.c_str(), fresh.c_str()) != 0) return os_error("cannot make link", path, errno);
+  if (std::rename(fresh.c_str(), path.c_str()) == 0) return {};
+  const int reason = errno;
+  ::unlink(fresh.c_str());
+  return os_error("cannot make link", path, reason);
+}
+
 Status make_private_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0) return {};
   const int reason = errno;

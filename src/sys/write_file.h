@@ -47,6 +47,9 @@ class WriteFile {
 
 Status remove_file(const std::string& path);  // one that is not there is removed
 Status make_folders(const std::string& path);
+// A symbolic link at `path` to `target`, in the place of what is there: whole at any
+// time.
+Status put_link(const std::string& target, const std::string& path);
 Status make_private_folder(const std::string& path);  // for its owner alone, where it is not there yet
 bool is_being_written(const std::string& path);       // some WriteFile has it open, of this process or another
 int64_t free_disk_bytes(const std::string& folder);   // -1 where the system does not say

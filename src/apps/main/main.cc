@@ -65,6 +65,8 @@ int main(int argc, char** argv) {
     add_run_command(app, exit_code, notes);
     add_inspect_command(app, exit_code);
     add_pack_command(app, exit_code);
+    add_pull_command(app, exit_code);
+    add_list_command(app, exit_code);
     add_calibrate_kv_command(app, exit_code);
     add_bench_command(app, exit_code);
     add_profile_command(app, exit_code);
