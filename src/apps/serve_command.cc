@@ -21,6 +21,7 @@
 #include "apps/simulation.h"
 #include "apps/stop_signals.h"
 #include "apps/text_loading.h"
+#include "apps/tls_flags.h"
 #include "apps/version.h"
 #include "base/limits.h"
 #include "base/printable.h"
@@ -57,6 +58,7 @@ struct ServeFlags {
   std::string step_log, state_dir, registry, cost_file;  // paths; empty: none
   std::string pace;                                      // a profile's name or file; empty: none
   FleetFlags fleet;
+  TlsFlags tls;
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -123,6 +125,15 @@ Status finish_serve_options(ServeFlags& flags) {
   serve.commit = commit_string();
   serve.build = build_string();
   return {};
+}
+
+// Routers speak plain HTTP to replicas, and would find this one and never reach it.
+Status set_tls(ServeFlags& flags, LogSink& log) {
+  TRY_ASSIGN(flags.serve.http.tls, read_tls(flags.tls, log));
+  if (!flags.serve.http.tls || flags.fleet.etcd.empty()) return {};
+  return invalid_argument(
+      "--ssl-certfile and --etcd do not go together: routers speak plain HTTP to the servers of a fleet. Give the "
+      "certificate to loralei route, and let the servers listen without TLS on a network of their own.");
 }
 
 // So that who comes when the queue is full is told so, and not that there is
@@ -233,9 +244,11 @@ std::string first_request(const ServeOptions& serve, bool chats, const std::stri
                : head + "completions" + json + "\"prompt\": \"Hello\", \"max_tokens\": 16}'";
 }
 
-// Sleeps until the process is told to end; SIGHUP looks at the adapter folders again.
-void wait_for_end(StopSignals& signals, ApiServer& server, LogSink& log) {
+// Sleeps until the process is told to end; SIGHUP looks at the adapter folders again, and
+// at the certificate.
+void wait_for_end(const ServeFlags& flags, StopSignals& signals, ApiServer& server, LogSink& log) {
   while (signals.wait() == StopSignals::Event::kRescan) {
+    if (auto tls = read_tls_again(flags.tls, log)) server.use_tls(std::move(tls));
     const AdapterService::Rescan found = server.rescan();
     log.log(LogLevel::kInfo, "rescan: " + std::to_string(found.added.size()) + " adapters added");
     for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
@@ -260,7 +273,8 @@ void add_shares(const MemoryShares& shares, bool device, LogFields& fields) {
 void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats, const Registered& adapters,
               const std::vector<std::string>& ignored, ConsoleLog& log) {
   for (const std::string& note : host.notes()) log.log(LogLevel::kInfo, note);
-  const std::string url = server_url(serve.http.host, port), model = printable(serve.model_names.front());
+  const std::string url = server_url(serve.http.host, port, serve.http.tls != nullptr),
+                    model = printable(serve.model_names.front());
   const EngineStats stats = host.engine().stats();
   LogFields fields = {{"version", serve.version},
                       {"commit", serve.commit},
@@ -339,6 +353,7 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   for (const std::string& note : ignored) log.log(LogLevel::kInfo, note);
   options.process_bytes = resident_bytes;
   TRY(finish_serve_options(flags));
+  TRY(set_tls(flags, log));
   TRY(set_pace(flags.pace, options, flags.serve, log));
   options.model_names = flags.serve.model_names;
   limit_connections(flags, options.engine, flags.serve, log);
@@ -395,7 +410,7 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   TRY(join_fleet(flags, advertised, server->port(), flags.serve.max_running, membership, log));
 
   announce(*host, flags.serve, server->port(), chats, registered, ignored, log);
-  wait_for_end(signals, *server, log);
+  wait_for_end(flags, signals, *server, log);
   drain(*server, membership, flags.shutdown_timeout_s, log);
   return {};
 }
@@ -518,6 +533,7 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
       ->capture_default_str()
       ->check(CLI::Range(0, 65535))
       ->group(network);
+  add_tls_options(*command, flags->tls, network);
   command->add_option("--api-key", serve_options.api_keys, "key for /v1; may be given often")
       ->allow_extra_args(false)
       ->check(refuse_key)

@@ -62,6 +62,8 @@ class ApiServer final : public HttpHandler {
   // What an adapter of this version is served as; empty: none is.
   std::string adapter_of(const Digest& version) const { return adapters_.name_of(digest_hex(version)); }
   void serve() { http_->serve(*this); }  // once
+  // HttpServer::use_tls().
+  void use_tls(std::shared_ptr<const ServerTls> tls) { http_->use_tls(std::move(tls)); }
   void begin_drain();
   // Drains, waits up to timeout_ms for running requests and for clients to take their
   // answers, ends the rest, stops engine and threads. True when nothing was cut off.
