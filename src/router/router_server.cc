@@ -101,7 +101,7 @@ RouterServer::RouterServer(const RouterServerOptions& options, const Clock& cloc
     : options_(options),
       clock_(clock),
       log_(log),
-      access_({}, options.admin_key, options.http.host, options.allowed_hosts),
+      access_({}, options.admin_key, options.http.host, options.allowed_hosts, options.http.tls != nullptr),
       started_s_(std::time(nullptr)),
       fleet_(options.fleet, clock, log),
       events_(fleet_, clock, options.version),

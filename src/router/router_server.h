@@ -67,6 +67,8 @@ class RouterServer final : public HttpHandler {
   void wait_for_replicas(int64_t timeout_ms);
   std::vector<ReplicaState> replicas() const { return fleet_.states(); }
   void serve() { http_->serve(*this); }
+  // HttpServer::use_tls().
+  void use_tls(std::shared_ptr<const ServerTls> tls) { http_->use_tls(std::move(tls)); }
   void begin_drain() {
     draining_ = true;
     feed_.drain();

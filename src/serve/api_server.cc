@@ -62,9 +62,11 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       clock_(clock),
       log_(log),
       files_(files),
-      access_(options_.api_keys, options_.admin_key, options_.http.host, options_.allowed_hosts),
-      cache_scope_(options_.prefix_cache_scope.value_or(access_.holders() > 1 ? PrefixCacheScope::kKey
-                                                                              : PrefixCacheScope::kServer)),
+      access_(options_.api_keys, options_.admin_key, options_.http.host, options_.allowed_hosts,
+              options_.http.tls != nullptr),
+      keys_(clock),
+      cache_scope_(options_.prefix_cache_scope.value_or(
+          access_.holders() > 1 || !options_.named_keys.empty() ? PrefixCacheScope::kKey : PrefixCacheScope::kServer)),
       started_s_(std::time(nullptr)),
       catalogue_(make_memory_catalogue(options_.keep_versions)),
       texts_(std::move(text), files, engine.request_memory()),
@@ -90,6 +92,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
                                                     const Clock& clock, LogSink& log) {
   if (options.model_names.empty()) return invalid_argument("the base model needs a name");
   std::unique_ptr<ApiServer> server(new ApiServer(std::move(options), engine, std::move(text), files, clock, log));
+  server->use_keys(server->options_.named_keys);
   HttpServerOptions http = server->options_.http;
   http.error_response = [raw = server.get()](int status, std::string_view message, const HttpHead& head) {
     return raw->http_error(status, message, head);
@@ -242,8 +245,10 @@ void ApiServer::show_metrics(const HttpRequest& request, Reply& reply) {
   const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) * 1e-3;
   const ServerState now_is = state();
   if (uploads_.has_store()) metrics_.adapter_store(uploads_.figures());
+  const std::vector<KeyFigures> keys = keys_.figures();
   std::string page =
       metrics_.render(now_is.stats, now_is.adapters, http_->stats(), now_s, now_is.log, is_ready(impediments(now_is)));
+  if (!keys.empty()) page += key_metrics(keys);
   const char* type = "text/plain; version=0.0.4; charset=utf-8";
   if (request.header("accept").find("application/openmetrics-text") != std::string_view::npos) {
     page = as_openmetrics(page);
@@ -277,9 +282,9 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kMetrics:
       return show_metrics(request, *reply);
     case RouteId::kModels:
-      return models(*reply, speaks_anthropic(route.id, request));
+      return models(*reply, access_.holder(request).named.get(), speaks_anthropic(route.id, request));
     case RouteId::kModel:
-      return model(*reply, route.name, speaks_anthropic(route.id, request));
+      return model(*reply, access_.holder(request).named.get(), route.name, speaks_anthropic(route.id, request));
     case RouteId::kReplica: {
       const bool ready = is_ready(impediments(state()));
       return reply->json(200, replica_body(replica_page_, request.query, options_, engine_, ready,
@@ -333,8 +338,11 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
     return reply->refuse(unavailable());
   }
   Sent sent{.arrived_ns = clock_.now_ns()};
-  if (!options_.api_keys.empty()) sent.client = ClientId{access_.holder(request)};
-  if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = access_.key_name(access_.holder(request));
+  KeyHolder holder = access_.holder(request);
+  if (access_.asks_for_keys()) sent.client = ClientId{holder.number};
+  if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = std::move(holder.name);
+  sent.key = std::move(holder.named);
+  if (sent.key && !enter(route, *sent.key, *reply)) return;
   if (may_want_time(route)) {
     Parsed<RequestSlo> slo = parse_request_slo(request);
     if (!slo.ok()) return reply->refuse(slo.error());
@@ -378,15 +386,15 @@ void ApiServer::run_prepared(RouteId route, std::string body, const Sent& sent, 
     case RouteId::kMessages:
       return message(std::move(body), sent, std::move(reply), work);
     case RouteId::kCountTokens:
-      return count_tokens(body, *reply, work);
+      return count_tokens(body, sent, *reply, work);
     case RouteId::kCompletions:
       return completion(std::move(body), sent, std::move(reply), work);
     case RouteId::kEmbeddings:
       return embedding(std::move(body), sent, std::move(reply), work);
     case RouteId::kTokenize:
-      return tokenize(body, *reply, work);
+      return tokenize(body, sent, *reply, work);
     case RouteId::kDetokenize:
-      return detokenize(body, *reply, work);
+      return detokenize(body, sent, *reply, work);
     case RouteId::kLoadLora:
       return load_lora(body, std::move(reply));
     case RouteId::kUnloadLora:
@@ -413,9 +421,22 @@ bool ApiServer::hold_memory(Reply& reply, int64_t bytes) {
 PlanInputs ApiServer::inputs(const Sent& sent, Work& work) {
   const std::string id = new_id();
   std::lock_guard lock(mutex_);
-  return {options_,    engine_,  *catalogue_,        texts_,          grammars_,
-          id,          ids_(),   std::time(nullptr), sent.arrived_ns, sent.cache_holder,
-          sent.client, sent.slo, sent.app_id,        &work,           adapters_.defaults().now()};
+  return {options_,
+          engine_,
+          *catalogue_,
+          texts_,
+          grammars_,
+          id,
+          ids_(),
+          std::time(nullptr),
+          sent.arrived_ns,
+          sent.cache_holder,
+          sent.client,
+          sent.slo,
+          sent.app_id,
+          &work,
+          adapters_.defaults().now(),
+          sent.key.get()};
 }
 
 void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
@@ -455,11 +476,11 @@ void ApiServer::message(std::string body, const Sent& sent, std::shared_ptr<Repl
   answer_chat(*request, make_messages_answer, sent, std::move(reply), work);
 }
 
-void ApiServer::count_tokens(const std::string& body, Reply& reply, Work& work) {
+void ApiServer::count_tokens(const std::string& body, const Sent& sent, Reply& reply, Work& work) {
   auto request = parse_count_tokens_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto model = resolve_model(request->common.model, options_.model_names, *catalogue_, adapters_.defaults().now());
+  auto model = resolve(request->common.model, sent);
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
@@ -479,6 +500,7 @@ void ApiServer::answer_chat(const ChatRequest& request, const MakeAnswer& make_a
   if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
   note_unknown_fields(plan->text->unread_fields(request.prompt, request.tool_choice != WireToolChoice::kNone));
+  if (!take_tokens(*reply, *plan, request.common.max_tokens.has_value())) return;
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
@@ -491,6 +513,7 @@ void ApiServer::completion(std::string body, const Sent& sent, std::shared_ptr<R
   auto plan = plan_completion(inputs(sent, work), *request);
   if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
+  if (!take_tokens(*reply, *plan, request->common.max_tokens.has_value())) return;
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
@@ -503,16 +526,19 @@ void ApiServer::embedding(std::string body, const Sent& sent, std::shared_ptr<Re
   auto plan = plan_embedding(inputs(sent, work), *request);
   if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
+  int64_t tokens = 0;
+  for (const auto& input : plan->inputs) tokens += static_cast<int64_t>(input.size());
+  if (!take_tokens(*reply, tokens, 0, true)) return;
   request->inputs.clear();
   if (!hold_memory(*reply, embedding_bytes(plan->inputs))) return;
   std::make_shared<EmbeddingJob>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::tokenize(const std::string& body, Reply& reply, Work& work) {
+void ApiServer::tokenize(const std::string& body, const Sent& sent, Reply& reply, Work& work) {
   auto request = parse_tokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto model = resolve_model(request->model, options_.model_names, *catalogue_, adapters_.defaults().now());
+  auto model = resolve(request->model, sent);
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
@@ -529,11 +555,11 @@ void ApiServer::tokenize(const std::string& body, Reply& reply, Work& work) {
   reply.json(200, tokenize_response(*ids, engine_.max_model_len(), request->return_token_strs ? &pieces : nullptr));
 }
 
-void ApiServer::detokenize(const std::string& body, Reply& reply, Work& work) {
+void ApiServer::detokenize(const std::string& body, const Sent& sent, Reply& reply, Work& work) {
   auto request = parse_detokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto model = resolve_model(request->model, options_.model_names, *catalogue_, adapters_.defaults().now());
+  auto model = resolve(request->model, sent);
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
@@ -624,10 +650,11 @@ ModelCard ApiServer::base_card(const std::string& name) const {
   return {name, started_s_, options_.model_path, "", engine_.max_model_len()};
 }
 
-void ApiServer::models(Reply& reply, bool anthropic) const {
+void ApiServer::models(Reply& reply, const NamedKey* key, bool anthropic) const {
   std::vector<ModelCard> cards;
   for (const std::string& name : options_.model_names) cards.push_back(base_card(name));
   for (const CatalogueEntry& entry : catalogue_->list()) {
+    if (key != nullptr && !key->may_use(entry.name)) continue;
     cards.push_back({entry.name, entry.created_s, entry.path, options_.model_names.front(), engine_.max_model_len()});
   }
   if (!anthropic) return reply.json(200, model_list(cards));
@@ -637,7 +664,7 @@ void ApiServer::models(Reply& reply, bool anthropic) const {
   reply.json(200, anthropic_model_list(models));
 }
 
-void ApiServer::model(Reply& reply, const std::string& name, bool anthropic) const {
+void ApiServer::model(Reply& reply, const NamedKey* key, const std::string& name, bool anthropic) const {
   const auto answer = [&](const ModelCard& card) {
     reply.json(200, anthropic ? anthropic_model({card.id, card.created}) : model_card(card));
   };
@@ -645,7 +672,7 @@ void ApiServer::model(Reply& reply, const std::string& name, bool anthropic) con
   if (std::find(names.begin(), names.end(), name) != names.end()) return answer(base_card(name));
   ModelRef ref;
   ref.model = name;
-  auto found = resolve_model(ref, names, *catalogue_);
+  auto found = resolve_model_for(key, ref, names, *catalogue_);
   if (!found.ok()) return reply.refuse(found.error());
   const CatalogueEntry& entry = found->entries.front();
   const std::string id = parse_version_name(name) ? version_name(entry.name, entry.number) : entry.name;

@@ -337,6 +337,7 @@ void Generation::resume() {
 
 void Generation::fail(const Error& error) {
   if (closed_) return;
+  reply_->settle(record_);
   ApiError told = to_api_error(with_names(error, plan_.model));
   if (begun_) {
     std::string frames;
@@ -350,6 +351,7 @@ void Generation::fail(const Error& error) {
 }
 
 void Generation::finish() {
+  reply_->settle(record_);
   const Usage total = usage();
   FinishReason last = FinishReason::kNone;
   for (const Choice& choice : choices_) last = std::max(last, choice.finish);
@@ -386,6 +388,7 @@ void Generation::finish() {
 void Generation::close(const char* end) {
   closed_ = true;
   window_.close();
+  reply_->settle(record_);
   record_.end = end;
   record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
   for (const Choice& choice : choices_) record_.longest_output = std::max(record_.longest_output, choice.tokens);

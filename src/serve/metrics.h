@@ -44,13 +44,15 @@ struct RequestRecord {
   const char* end = "stop";  // stop, length, tool_calls, abort, error
   int choices = 1;
   int64_t max_tokens = 0;
+  std::string key;  // the name of the key that it came with; empty: it has none
 };
 // "request kind=... id=... adapter=...": no prompt text.
 void log_request(LogSink& log, const RequestRecord& record);
 // "request refused id=... method=... route=... status=...: sentence": one that never
 // became a RequestRecord.
 void log_refusal(LogSink& log, const std::string& id, std::string_view method, const char* route, int status,
-                 std::string_view sentence);
+                 std::string_view sentence, const std::string& key = {});
+std::string_view known_method(std::string_view method);  // "other" for what is none of HTTP's
 
 // Of the adapter store, where there is one.
 struct AdapterStoreFigures {

@@ -105,7 +105,13 @@ class Dashboard(unittest.TestCase):
         model = pathlib.Path(tempfile.mkdtemp()) / "model"  # beside which a packed file will lie
         self.addCleanup(shutil.rmtree, model.parent)
         shutil.copytree(ROOT / "demo/model", model)
-        server = self.server("--memory-budget", "54MiB", "-c", "128", "--max-num-seqs", "1", model=model, adapters=None)
+        # The least of these budgets with which it starts: what the process itself takes differs from build to build.
+        for budget in range(48, 120, 3):
+            try:
+                server = self.server("--memory-budget", f"{budget}MiB", "-c", "128", "--max-num-seqs", "1", model=model, adapters=None)
+                break
+            except RuntimeError as error:
+                self.assertIn("raise --memory-budget", str(error))
         self.assertGreater(server.request("GET", "/v1/admin/memory")[2]["streamed_bytes_per_pass"], 0)
         page = self.live(server)
         page.wait("document.getElementById('residency-note').textContent.includes('streamed')")
