@@ -7,6 +7,7 @@
 
 #include "http/gzip.h"
 #include "serve/kv_shown.h"
+#include "serve/memory_shown.h"
 #include "serve/queues.h"
 #include "serve/request_app.h"
 #include "serve/request_memory.h"
@@ -80,6 +81,8 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       uploads_(options_.adapter_store),
       apps_(context_),
       checks_(engine, clock, log),
+      events_(context_, options_, *catalogue_, [this] { return state_without_adapters(); }),
+      feed_(clock, [this] { return events_.snapshot(); }),
       ids_(entropy()),
       replica_page_(new_id()),
       pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text", &beats_) {}
@@ -150,6 +153,7 @@ void ApiServer::begin_drain() {
   log_.log(LogLevel::kInfo,
            "draining: no new requests are taken, " + std::to_string(dispatcher_.running()) + " are running");
   engine_.drain();
+  feed_.drain();
 }
 
 bool ApiServer::shutdown(int64_t timeout_ms) {
@@ -159,6 +163,7 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
     down_ = true;
   }
   begin_drain();
+  feed_.stop();
   const int64_t until_ns = clock_.now_ns() + timeout_ms * 1'000'000;
   bool all_done = dispatcher_.wait_idle(timeout_ms);
   all_done = pool_.wait_idle((until_ns - clock_.now_ns()) / 1'000'000) && all_done;
@@ -260,7 +265,9 @@ void ApiServer::show_metrics(const HttpRequest& request, Reply& reply) {
 void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply) {
   switch (route.id) {
     case RouteId::kIndex:
-      return reply->text(200, index_text());
+    case RouteId::kDashboardFile:
+    case RouteId::kEvents:
+      return show_page(route, request, *reply);
     case RouteId::kHealth:
       if (const Status health = engine_.health(); !health.ok()) return reply->error(to_api_error(health.error()));
       if (engine_is_stuck(state()))
@@ -307,19 +314,16 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kAppState:
       return apps_.state(std::move(reply), route.name, request.body);
     case RouteId::kMemory:
-      return reply->json(200, memory_body());
+      return reply->json(200, memory_body(engine_.stats()));
     case RouteId::kSetMemory:
       return set_memory(request.body, std::move(reply));
     case RouteId::kLoraAdapters:
       return reply->json(200, lora_adapters_body(facts()));
     case RouteId::kProps:
-      return reply->json(200, props_body(facts()));
     case RouteId::kTokenizerInfo:
-      return reply->json(200, tokenizer_info_body(facts()));
     case RouteId::kServerInfo:
-      return reply->json(200, server_info_body(facts()));
     case RouteId::kModelInfo:
-      return reply->json(200, model_info_body(facts()));
+      return reply->json(200, facts_body(route.id));
     case RouteId::kDrain:
       begin_drain();
       return reply->json(200, R"({"status":"draining"})");
@@ -632,6 +636,12 @@ void ApiServer::set_lora_adapters(const std::string& body, Reply& reply) {
   adapters_.set_defaults(reply, *request);
 }
 
+std::string ApiServer::facts_body(RouteId route) const {
+  if (route == RouteId::kProps) return props_body(facts());
+  if (route == RouteId::kTokenizerInfo) return tokenizer_info_body(facts());
+  return route == RouteId::kServerInfo ? server_info_body(facts()) : model_info_body(facts());
+}
+
 ServerFacts ApiServer::facts() const {
   return {options_, engine_, *texts_.base(), *catalogue_, adapters_.defaults().now()};
 }
@@ -673,7 +683,7 @@ void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply
   auto request = parse_set_memory_request(body);
   if (!request.ok()) return reply->refuse(request.error());
   const auto done = [this, reply](const CommandReply& answer) {
-    if (answer.status.ok()) return reply->json(200, memory_body());
+    if (answer.status.ok()) return reply->json(200, memory_body(engine_.stats()));
     if (reply->writer().closed()) {
       return log_.log(LogLevel::kInfo,
                       "The client that asked for another memory budget has left, and it stays as it was. " +
@@ -687,46 +697,21 @@ void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply
 }
 
 ServerState ApiServer::state() const {
+  ServerState state = state_without_adapters();
+  state.adapters = adapters_.shown();
+  return state;
+}
+
+ServerState ApiServer::state_without_adapters() const {
   ServerState state;
   state.health = engine_.health();
   state.draining = draining_;
   state.max_queued = options_.max_preparing;
   state.stats = engine_.stats();
-  state.adapters = adapters_.shown();
   state.log = log_.state();
   state.silences = engine_.heartbeats().silences();
   for (const Heartbeats::Silence& silence : beats_.silences()) state.silences.push_back(silence);
   return state;
-}
-
-std::string ApiServer::memory_body() const {
-  const EngineStats stats = engine_.stats();
-  JsonOut out;
-  const auto put = [&out](const MemoryShares& shares) {
-    out.key("budget_bytes").number(shares.memory_budget_bytes);
-    out.key("weights_bytes").number(shares.weights_bytes).key("kv_bytes").number(shares.kv_bytes);
-    out.key("adapters_bytes").number(shares.adapter_bytes).key("adapters_bytes_max").number(shares.adapter_bytes_max);
-    out.key("scratch_bytes").number(shares.scratch_bytes).key("requests_bytes").number(shares.request_bytes);
-    out.key("other_bytes").number(shares.other_bytes);
-  };
-  out.begin_object();
-  put(stats);
-  out.key("kv_floor_bytes").number(stats.kv_floor_bytes);
-  out.key("adapters_floor_bytes").number(stats.adapter_floor_bytes);
-  out.key("given").begin_object();
-  out.key("kv_to_adapters_bytes").number(stats.given.kv_to_adapters);
-  out.key("adapters_to_kv_bytes").number(stats.given.adapters_to_kv);
-  out.key("kv_to_others_bytes").number(stats.given.kv_to_others);
-  out.key("adapters_to_others_bytes").number(stats.given.adapters_to_others).end_object();
-  out.key("streamed_bytes_per_pass").number(stats.streamed_bytes);
-  if (!stats.device.empty()) {
-    out.key("device").begin_object().key("name").string(stats.device);
-    put(stats.device_memory);
-    out.key("context_bytes").number(stats.device_before_bytes).key("driver_bytes").number(stats.device_driver_bytes);
-    out.end_object();
-  }
-  out.end_object();
-  return out.take();
 }
 
 std::string ApiServer::version_body() const {
@@ -741,11 +726,6 @@ std::string ApiServer::version_body() const {
   out.key("isa").string(options_.isa).key("model").string(options_.model_names.front());
   out.key("system_fingerprint").string(engine_.fingerprint()).end_object();
   return out.take();
-}
-
-std::string ApiServer::index_text() const {
-  return "Loralei " + options_.version + ", serving " + options_.model_names.front() + " with " +
-         std::to_string(catalogue_->size()) + " adapters\n\n" + route_list();
 }
 
 }  // namespace loralei

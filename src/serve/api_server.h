@@ -27,6 +27,7 @@
 #include <string>
 
 #include "base/prng.h"
+#include "dashboard/event_feed.h"
 #include "serve/adapter_checks.h"
 #include "serve/adapter_service.h"
 #include "serve/adapter_uploads.h"
@@ -37,6 +38,7 @@
 #include "serve/readiness.h"
 #include "serve/replica_page.h"
 #include "serve/routes.h"
+#include "serve/server_events.h"
 #include "serve/server_facts.h"
 #include "serve/text_pool.h"
 
@@ -89,6 +91,11 @@ class ApiServer final : public HttpHandler {
             const Clock& clock, LogSink& log);
   HttpResponse http_error(int status, std::string_view message, const HttpHead& head);
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
+  // api_server_pages.cc
+  void show_page(const RouteMatch& route, const HttpRequest& request, Reply& reply);
+  void index(const HttpRequest& request, Reply& reply) const;
+  void dashboard_file(const std::string& name, const HttpRequest& request, Reply& reply) const;
+  void follow_events(const HttpRequest& request, Reply& reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
   void show_metrics(const HttpRequest& request, Reply& reply);
   void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool
@@ -121,12 +128,13 @@ class ApiServer final : public HttpHandler {
   void rescan_reply(Reply& reply);
   void set_lora_adapters(const std::string& body, Reply& reply);
   ServerFacts facts() const;
+  std::string facts_body(RouteId route) const;
   // anthropic: as that API lists them.
   void models(Reply& reply, const NamedKey* key, bool anthropic) const;
   void model(Reply& reply, const NamedKey* key, const std::string& name, bool anthropic) const;
   void set_memory(const std::string& body, std::shared_ptr<Reply> reply);
   ServerState state() const;
-  std::string memory_body() const;
+  ServerState state_without_adapters() const;
   std::string version_body() const;
   std::string index_text() const;
   PlanInputs inputs(const Sent& sent, Work& work);
@@ -156,6 +164,8 @@ class ApiServer final : public HttpHandler {
   AdapterUploads uploads_;
   AppService apps_;
   AdapterChecks checks_;
+  ServerEvents events_;
+  EventFeed feed_;                     // calls events_
   std::atomic<bool> checking_{false};  // check_adapters() was called
   std::atomic<bool> draining_{false};
   std::mutex mutex_;

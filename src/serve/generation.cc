@@ -164,8 +164,16 @@ void Generation::begin_choice(size_t index, const TokenEvent& event) {
 // The text that the token makes ready to send.
 void Generation::take_token(Choice& choice, const TokenEvent& event, std::string& text) {
   const int64_t now_ns = context_.clock.now_ns();
-  if (record_.ttft_s < 0) record_.ttft_s = static_cast<double>(now_ns - plan_.arrived_ns) * 1e-9;
-  if (choice.tokens > 0) context_.metrics.inter_token(static_cast<double>(now_ns - choice.last_token_ns) * 1e-9);
+  RecentAnswerTimes& recent = context_.metrics.recent();
+  if (record_.ttft_s < 0) {
+    record_.ttft_s = static_cast<double>(now_ns - plan_.arrived_ns) * 1e-9;
+    recent.first_token.add(now_ns, record_.ttft_s);
+  }
+  if (choice.tokens > 0) {
+    const double between_s = static_cast<double>(now_ns - choice.last_token_ns) * 1e-9;
+    context_.metrics.inter_token(between_s);
+    recent.between_tokens.add(now_ns, between_s);
+  }
   choice.last_token_ns = now_ns;
   ++choice.tokens;
   ++record_.output_tokens;

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "engine/api.h"
 #include "http/server.h"
+#include "serve/recent_times.h"
 
 namespace loralei {
 
@@ -84,6 +85,9 @@ class Metrics {
   void refused(const char* reason);  // queue_full, draining
   void default_adapters_set();
   void adapter_store(const AdapterStoreFigures& figures);  // as they are now
+  // What /metrics has as histograms since the start, of the last seconds; on no page of
+  // it.
+  RecentAnswerTimes& recent() { return recent_; }
 
   std::string render(const EngineStats& engine, const AdapterList& adapters, const HttpServerStats& http,
                      double unix_time_s, const LogState& log = {}, bool ready = true) const;
@@ -91,6 +95,7 @@ class Metrics {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+  RecentAnswerTimes recent_;
 };
 
 // The same page as OpenMetrics 1.0 has it: families without "_total", an end. Counters

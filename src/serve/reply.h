@@ -63,6 +63,8 @@ class Reply {
   }
   const std::string& request_id() const { return request_id_; }
   ResponseWriter& writer() { return *writer_; }
+  // For who goes on writing when the reply is gone.
+  std::shared_ptr<ResponseWriter> shared_writer() const { return writer_; }
   // What the request and its answer have of the server's memory; belongs to whoever
   // works on the request.
   ByteShare& memory() { return *memory_; }
