@@ -337,15 +337,20 @@ constexpr ForeignGroup kGroups[] = {
      "--allow-credentials --allowed-headers= --allowed-methods= --cors-allow-credentials= "
      "--cors-allow-header= --cors-allow-method= --cors-credentials --cors-expose-header= --cors-headers= "
      "--cors-methods= --disable-fastapi-docs --enable-offline-docs --enable-request-id-headers "
-     "--enable-server-load-tracking --enable-ssl-refresh "
+     "--enable-server-load-tracking "
      "--h11-max-header-count= --h11-max-incomplete-event-size= --http2-initial-connection-window-size= "
      "--http2-max-concurrent-streams= --no-slots --no-ui --no-ui-mcp-proxy --no-webui --no-webui-mcp-proxy "
-     "--slots --ssl-cert-reqs= --ssl-ciphers= --ui --ui-mcp-proxy --webui --webui-mcp-proxy"},
+     "--slots --ui --ui-mcp-proxy --webui --webui-mcp-proxy"},
     {kAny, "GET /tokenizer_info is always served", "--enable-tokenizer-info-endpoint"},
     {kAny, "GET /props is always served; properties are set by options and by POST /lora-adapters", "--props"},
-    {kNone, "put a proxy with TLS in front; this server speaks plain HTTP",
-     "--enable-http2 --ssl-ca-certs= --ssl-cert-file= --ssl-certfile= --ssl-key-file= "
-     "--ssl-keyfile-password= --ssl-keyfile="},
+    {kAny, "the certificate is read again when the process gets SIGHUP", "--enable-ssl-refresh"},
+    {kAny, "TLS is 1.2 or 1.3, with the ciphers that OpenSSL holds to be secure", "--ssl-ciphers="},
+    {"0", "clients show keys (--api-key, --keys), not certificates", "--ssl-cert-reqs="},
+    {kNone, "clients show keys (--api-key, --keys), not certificates; a proxy in front can ask for them",
+     "--ssl-ca-certs="},
+    {kNone, "write the key to a file of its own without a password (openssl pkey -in KEY -out PLAIN)",
+     "--ssl-keyfile-password="},
+    {kNone, "this server speaks HTTP/1.1; a proxy in front may speak HTTP/2 to clients", "--enable-http2"},
     {kNone, "metrics are at GET /metrics, logs on standard output",
      "--enable-trace --ngrok --ngrok-authtoken= --ngrok-edge= --otlp-endpoint= --otlp-service-name= "
      "--otlp-traces-endpoint= --sidecar-args= --sidecar= --smg-http-sidecar-port= --trace-modules="},

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "apps/version.h"
 #include "base/limits.h"
@@ -114,23 +115,36 @@ class FirstOptions final : public CLI::Formatter {
   mutable bool all_ = false;
 };
 
+// Of a command and of those below it.
+void collect_variables(const CLI::App& command, std::set<std::string>& names) {
+  for (const CLI::Option* option : command.get_options())
+    if (!option->get_envname().empty()) names.insert(option->get_envname());
+  for (const CLI::App* below : command.get_subcommands([](const CLI::App*) { return true; }))
+    collect_variables(*below, names);
+}
+
 }  // namespace
 
 void add_environment(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     if (option->get_lnames().empty()) continue;
     const std::string& name = option->get_lnames().front();
-    if (name != "help" && name != "help-all") option->envname(variable_of(name));
+    if (name != "help" && name != "help-all" && name != "version") option->envname(variable_of(name));
   }
+  for (CLI::App* below : command.get_subcommands([](CLI::App*) { return true; })) add_environment(*below);
 }
 
 void note_unknown_variables(const CLI::App& command, std::vector<std::string>& notes) {
+  const CLI::App* all = &command;
+  while (all->get_parent() != nullptr) all = all->get_parent();
+  // These are no options, or those of loralei-epp alone, which is another program.
+  std::set<std::string> known = {"LORALEI_ISA", "LORALEI_FALLBACKS", "LORALEI_MAX_BODIES", "LORALEI_MAX_STREAMS",
+                                 "LORALEI_METRICS_PORT"};
+  collect_variables(*all, known);
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
     const std::string name(text.substr(0, text.find('=')));
-    if (!name.starts_with(kVariableBegin) || name == "LORALEI_ISA") continue;
-    const auto options = command.get_options();
-    if (std::none_of(options.begin(), options.end(), [&](const auto* one) { return one->get_envname() == name; }))
+    if (name.starts_with(kVariableBegin) && !known.contains(name))
       notes.push_back("The variable " + name + " is no option of " + command.get_name() + " and changes nothing.");
   }
 }

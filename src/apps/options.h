@@ -91,9 +91,10 @@ std::string default_cache_dir();
 // and a key that is no option are refused.
 CLI::Option* add_config_option(CLI::App& command);
 
-// The variables LORALEI_MEMORY_BUDGET and the like stand for the command's options; the
-// command line comes first, then they, then --config. `notes` gets a sentence for each
-// LORALEI_ variable that is no option.
+// The variables LORALEI_MEMORY_BUDGET and the like stand for the options of the command
+// and of those below it; the command line comes first, then they, then --config. `notes`
+// gets a sentence for each LORALEI_ variable that is no option of any command: what is
+// set for another one is no mistake.
 void add_environment(CLI::App& command);
 void note_unknown_variables(const CLI::App& command, std::vector<std::string>& notes);
 // --help shows these options alone, --help-all the others, too.

@@ -347,18 +347,24 @@ TEST(Options, TheEnvironmentStandsForOptions) {
   ::setenv("LORALEI_MAX_QUEUED", "8", 1);
   ::setenv("LORALEI_NO_PREFIX_CACHE", "true", 1);
   ::setenv("LORALEI_MAX_QEUED", "8", 1);
+  ::setenv("LORALEI_ANSWER_TOKENS", "8", 1);
   EngineFlags flags;
   CLI::App app;
   CLI::App* const command = app.add_subcommand("serve");
   add_engine_options(*command, flags);
   add_config_option(*command);
-  add_environment(*command);
+  int other = 0, below = 0;
+  CLI::App* const others = app.add_subcommand("other");
+  others->add_option("--answer-tokens", other);
+  others->add_subcommand("below")->add_option("--deep", below);
+  add_environment(app);
+  EXPECT_EQ(others->get_subcommand("below")->get_option("--deep")->get_envname(), "LORALEI_DEEP");
   std::vector<std::string> words{"serve", "model", "--max-num-seqs", "6", "--config", path}, notes;
   std::reverse(words.begin(), words.end());
   app.parse(words);
   note_unknown_variables(*command, notes);
-  for (const char* name :
-       {"LORALEI_MAX_NUM_SEQS", "LORALEI_MAX_QUEUED", "LORALEI_NO_PREFIX_CACHE", "LORALEI_MAX_QEUED"})
+  for (const char* name : {"LORALEI_MAX_NUM_SEQS", "LORALEI_MAX_QUEUED", "LORALEI_NO_PREFIX_CACHE", "LORALEI_MAX_QEUED",
+                           "LORALEI_ANSWER_TOKENS"})
     ::unsetenv(name);
   EXPECT_EQ(flags.host.engine.max_sequences, 6);
   EXPECT_EQ(flags.host.engine.max_queued, 8);
@@ -370,6 +376,10 @@ TEST(Options, TheEnvironmentStandsForOptions) {
   EXPECT_EQ(std::count_if(notes.begin(), notes.end(),
                           [](auto& note) { return note.find("MAX_NUM_SEQS") != std::string::npos; }),
             0);
+  EXPECT_EQ(std::count_if(notes.begin(), notes.end(),
+                          [](auto& note) { return note.find("ANSWER_TOKENS") != std::string::npos; }),
+            0)
+      << "of another command";
 }
 
 TEST(Options, HelpFitsAScreen) {

@@ -21,7 +21,9 @@ Error no_url(const std::string& text, const std::string& why) {
 Result<UpstreamAddress> parse_replica_url(const std::string& text) {
   std::string_view rest = text;
   if (rest.starts_with("https://"))
-    return no_url(text, "a router speaks plain HTTP to its replicas; put TLS in front of it");
+    return no_url(text,
+                  "a router speaks plain HTTP to its replicas; let them listen without TLS on a network of their own, "
+                  "and give the router the certificate (--ssl-certfile)");
   if (rest.starts_with("http://")) rest.remove_prefix(7);
   if (rest.ends_with('/')) rest.remove_suffix(1);
   if (rest.find_first_of("/?#@ \t") != std::string_view::npos) return no_url(text, "it has more than host and port");
@@ -52,9 +54,9 @@ Result<UpstreamAddress> parse_replica_url(const std::string& text) {
   return address;
 }
 
-std::string server_url(const std::string& host, int port) {
+std::string server_url(const std::string& host, int port, bool secure) {
   const bool bare_ipv6 = host.find(':') != std::string::npos && !host.starts_with('[');
-  return "http://" + (bare_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return (secure ? "https://" : "http://") + (bare_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
 }  // namespace loralei

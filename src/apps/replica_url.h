@@ -14,6 +14,6 @@ namespace loralei {
 inline constexpr int kReplicaPort = 8080;  // where none is stated: serve's own
 
 Result<UpstreamAddress> parse_replica_url(const std::string& text);
-std::string server_url(const std::string& host, int port);  // the other way round
+std::string server_url(const std::string& host, int port, bool secure = false);  // the other way round; secure: https
 
 }  // namespace loralei

@@ -12,6 +12,7 @@
 #include "apps/replica_url.h"
 #include "apps/routing_flags.h"
 #include "apps/stop_signals.h"
+#include "apps/tls_flags.h"
 #include "apps/version.h"
 #include "router/router_server.h"
 #include "sys/process.h"
@@ -27,6 +28,7 @@ constexpr int kOtherFiles = 64;  // descriptors beside connections
 struct RouteFlags {
   RouterServerOptions router;
   RoutingFlags routing;
+  TlsFlags tls;
   LogFlags log;
   std::string placement = "on", max_body, max_upload;
   int shutdown_timeout_s = 30, request_timeout_s = 3600, stall_timeout_s = 120;
@@ -66,7 +68,7 @@ void limit_connections(HttpServerOptions& http, LogSink& log) {
 }
 
 void announce(const RouterServer& server, const RouteFlags& flags, ConsoleLog& log) {
-  const std::string url = server_url(flags.router.http.host, server.port());
+  const std::string url = server_url(flags.router.http.host, server.port(), flags.router.http.tls != nullptr);
   std::string text;
   int64_t up = 0;
   for (const ReplicaState& state : server.replicas()) {
@@ -84,6 +86,7 @@ Status route(RouteFlags& flags) {
   ConsoleLog log(ConsoleLog::of_server(flags.log.level, flags.log.format));
   StopSignals signals(log);
   TRY(finish_options(flags));
+  TRY_ASSIGN(flags.router.http.tls, read_tls(flags.tls, log));
   limit_connections(flags.router.http, log);
   const SteadyClock clock;
   TRY_ASSIGN(const std::unique_ptr<RouterServer> server, RouterServer::start(flags.router, clock, log));
@@ -93,6 +96,7 @@ Status route(RouteFlags& flags) {
   server->serve();
   announce(*server, flags, log);
   while (signals.wait() == StopSignals::Event::kRescan) {
+    if (auto tls = read_tls_again(flags.tls, log)) server->use_tls(std::move(tls));
   }
   log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) +
                                " s; a second signal stops at once");
@@ -132,6 +136,7 @@ void add_network_options(CLI::App& command, RouteFlags& flags) {
   command.add_option("--port", router.http.port, "port; 0 = any free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
+  add_tls_options(command, flags.tls, "Options");
   command
       .add_option("--admin-key", router.admin_key, "key for GET /v1/replicas, and that of the replicas' admin routes")
       ->check(refuse_key);

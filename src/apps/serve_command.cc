@@ -22,6 +22,7 @@
 #include "apps/simulation.h"
 #include "apps/stop_signals.h"
 #include "apps/text_loading.h"
+#include "apps/tls_flags.h"
 #include "apps/version.h"
 #include "base/limits.h"
 #include "base/printable.h"
@@ -53,12 +54,13 @@ struct ServeFlags {
   AdapterStoreFlags adapter_store;
   KvEventsOptions kv_events;
   std::vector<std::string> adapters, vllm_adapters;  // as typed behind --adapter and --lora-modules
-  std::string api_key_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
-                                           log_format = "text";
+  std::string api_key_file, keys_file, chat_template, pooling = "last", prefix_cache_scope, log_level = "info",
+                                                      log_format = "text";
   std::string step_log, state_dir, registry, cost_file;  // paths; empty: none
   std::string pace;                                      // a profile's name or file; empty: none
   FleetFlags fleet;
   HubFlags hub;
+  TlsFlags tls;
   std::string max_body, generation_config = "auto", reasoning_parser = "auto", template_kwargs;
   bool no_vllm_metrics = false;
   int shutdown_timeout_s = 30;
@@ -79,6 +81,10 @@ std::string refuse_name(const std::string& name) {
 }
 std::string refuse_empty_key_file(const std::string& path) {
   return is_blank(path) ? "the path is empty; name a file of keys, or leave the option out for a server without" : "";
+}
+
+std::string refuse_empty_keys(const std::string& path) {
+  return is_blank(path) ? "the path is empty; name a file of keys, or leave the option out" : "";
 }
 
 std::string refuse_empty_registry(const std::string& path) {
@@ -125,6 +131,15 @@ Status finish_serve_options(ServeFlags& flags) {
   serve.commit = commit_string();
   serve.build = build_string();
   return {};
+}
+
+// Routers speak plain HTTP to replicas, and would find this one and never reach it.
+Status set_tls(ServeFlags& flags, LogSink& log) {
+  TRY_ASSIGN(flags.serve.http.tls, read_tls(flags.tls, log));
+  if (!flags.serve.http.tls || flags.fleet.etcd.empty()) return {};
+  return invalid_argument(
+      "--ssl-certfile and --etcd do not go together: routers speak plain HTTP to the servers of a fleet. Give the "
+      "certificate to loralei route, and let the servers listen without TLS on a network of their own.");
 }
 
 // So that who comes when the queue is full is told so, and not that there is
@@ -229,16 +244,27 @@ std::string first_names(const std::vector<std::string>& names) {
 // A first request that shows what this server is for: a chat, with an adapter
 // where there is one.
 std::string first_request(const ServeOptions& serve, bool chats, const std::string& model, const std::string& url) {
-  const std::string key = serve.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'";
+  const std::string key = serve.api_keys.empty() && serve.named_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'";
   const std::string head = "curl " + url + "/v1/";
   const std::string json = " -H 'Content-Type: application/json'" + key + " -d '{\"model\": \"" + model + "\", ";
   return chats ? head + "chat/completions" + json + "\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"
                : head + "completions" + json + "\"prompt\": \"Hello\", \"max_tokens\": 16}'";
 }
 
-// Sleeps until the process is told to end; SIGHUP looks at the adapter folders again.
-void wait_for_end(StopSignals& signals, ApiServer& server, LogSink& log) {
+void read_keys_again(const ServeFlags& flags, ApiServer& server, LogSink& log) {
+  if (flags.keys_file.empty()) return;
+  const auto keys = read_named_keys(flags.keys_file, log);
+  if (!keys.ok()) return log.log(LogLevel::kError, "The keys in use stay: " + keys.error().message);
+  server.use_keys(*keys);
+  log.log(LogLevel::kInfo, "keys: " + std::to_string(keys->size()) + " of --keys are in use");
+}
+
+// Sleeps until the process is told to end; SIGHUP looks at the adapter folders again, at
+// the certificate and at the keys.
+void wait_for_end(const ServeFlags& flags, StopSignals& signals, ApiServer& server, LogSink& log) {
   while (signals.wait() == StopSignals::Event::kRescan) {
+    if (auto tls = read_tls_again(flags.tls, log)) server.use_tls(std::move(tls));
+    read_keys_again(flags, server, log);
     const AdapterService::Rescan found = server.rescan();
     log.log(LogLevel::kInfo, "rescan: " + std::to_string(found.added.size()) + " adapters added");
     for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
@@ -263,7 +289,8 @@ void add_shares(const MemoryShares& shares, bool device, LogFields& fields) {
 void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats, const Registered& adapters,
               const std::vector<std::string>& ignored, ConsoleLog& log) {
   for (const std::string& note : host.notes()) log.log(LogLevel::kInfo, note);
-  const std::string url = server_url(serve.http.host, port), model = printable(serve.model_names.front());
+  const std::string url = server_url(serve.http.host, port, serve.http.tls != nullptr),
+                    model = printable(serve.model_names.front());
   const EngineStats stats = host.engine().stats();
   LogFields fields = {{"version", serve.version},
                       {"commit", serve.commit},
@@ -302,7 +329,7 @@ void announce(EngineHost& host, const ServeOptions& serve, int port, bool chats,
 
 // Whom a server answers that others can reach and that asks for no key.
 void warn_of_open_door(const ServeOptions& serve, bool on_loopback, LogSink& log) {
-  if (on_loopback || !serve.api_keys.empty()) return;
+  if (on_loopback || !serve.api_keys.empty() || !serve.named_keys.empty()) return;
   log.log(LogLevel::kWarning, "Whoever reaches " + serve.http.host +
                                   " may use this server: give --api-key KEY, or listen on 127.0.0.1 only.");
 }
@@ -342,6 +369,8 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   for (const std::string& note : ignored) log.log(LogLevel::kInfo, note);
   options.process_bytes = resident_bytes;
   TRY(finish_serve_options(flags));
+  TRY_ASSIGN(flags.serve.named_keys, read_named_keys(flags.keys_file, log));
+  TRY(set_tls(flags, log));
   TRY(set_pace(flags.pace, options, flags.serve, log));
   options.model_names = flags.serve.model_names;
   limit_connections(flags, options.engine, flags.serve, log);
@@ -398,7 +427,7 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   TRY(join_fleet(flags, advertised, server->port(), flags.serve.max_running, membership, log));
 
   announce(*host, flags.serve, server->port(), chats, registered, ignored, log);
-  wait_for_end(signals, *server, log);
+  wait_for_end(flags, signals, *server, log);
   drain(*server, membership, flags.shutdown_timeout_s, log);
   return {};
 }
@@ -506,6 +535,31 @@ void add_adapter_options(CLI::App& command, ServeFlags& flags) {
   add_adapter_store_options(command, flags.adapter_store, adapters);
 }
 
+// Who may ask, and what nobody else reads.
+void add_key_options(CLI::App& command, ServeFlags& flags) {
+  add_tls_options(command, flags.tls, kNetworkGroup);
+  command.add_option("--api-key", flags.serve.api_keys, "key for /v1; may be given often")
+      ->allow_extra_args(false)
+      ->check(refuse_key)
+      ->group(kNetworkGroup);
+  command.add_option("--api-key-file", flags.api_key_file, "file with one key a line")
+      ->check(refuse_empty_key_file)
+      ->group(kNetworkGroup);
+  command
+      .add_option("--keys", flags.keys_file,
+                  "file of keys with names and limits, a JSON object a line; read again at SIGHUP")
+      ->check(refuse_empty_keys)
+      ->group(kNetworkGroup);
+  command.add_option("--admin-key", flags.serve.admin_key, "key for loading, unloading and admin routes")
+      ->check(refuse_key)
+      ->group(kNetworkGroup);
+  command
+      .add_option("--prefix-cache-scope", flags.prefix_cache_scope,
+                  "who shares cached prefixes: server (all) or key (requests of one key; default with several keys)")
+      ->check(CLI::IsMember({"server", "key"}))
+      ->group(kNetworkGroup);
+}
+
 // How routers and gateways find it and what it has.
 void add_fleet_options(CLI::App& command, ServeFlags& flags) {
   FleetFlags& fleet = flags.fleet;
@@ -539,21 +593,7 @@ void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::str
       ->capture_default_str()
       ->check(CLI::Range(0, 65535))
       ->group(network);
-  command->add_option("--api-key", serve_options.api_keys, "key for /v1; may be given often")
-      ->allow_extra_args(false)
-      ->check(refuse_key)
-      ->group(network);
-  command->add_option("--api-key-file", flags->api_key_file, "file with one key a line")
-      ->check(refuse_empty_key_file)
-      ->group(network);
-  command->add_option("--admin-key", serve_options.admin_key, "key for loading, unloading and admin routes")
-      ->check(refuse_key)
-      ->group(network);
-  command
-      ->add_option("--prefix-cache-scope", flags->prefix_cache_scope,
-                   "who shares cached prefixes: server (all) or key (requests of one key; default with several keys)")
-      ->check(CLI::IsMember({"server", "key"}))
-      ->group(network);
+  add_key_options(*command, *flags);
   command
       ->add_option(
           "--allowed-host", serve_options.allowed_hosts,

@@ -15,6 +15,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <optional>
+#include <tuple>
 
 #include "http/core.h"
 #include "http/exchange.h"
@@ -43,7 +44,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         wake_timer_(socket_.get_executor()),
         space_timer_(socket_.get_executor()),
         write_timer_(socket_.get_executor()),
-        share_(core_->memory) {}
+        share_(core_->memory) {
+    if (const auto tls = core_->tls_now()) tls_.emplace(*tls, socket_.native_handle());
+  }
 
   ~HttpConnection() { core_->remove(this); }
 
@@ -59,16 +62,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     peer_ = known ? remote.address().to_string() : "unknown";
     peer_is_loopback_ = known && is_loopback(remote.address());
     address_ = known ? crowd_address(remote.address()) : "";
-    auto self = shared_from_this();
-    // An exception can only be a failed allocation: this connection ends,
-    // the others go on.
-    const auto end = [self](std::exception_ptr failure) {
-      if (failure) self->cut();
-    };
-    asio::co_spawn(
-        socket_.get_executor(), [self] { return self->main_loop(); }, end);
-    asio::co_spawn(
-        socket_.get_executor(), [self] { return self->read_loop(); }, end);
+    run(&HttpConnection::main_loop);
+    if (!tls_) run(&HttpConnection::read_loop);
   }
 
   // From any thread.
@@ -96,6 +91,17 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
  private:
+  // An exception can only be a failed allocation: this connection ends,
+  // the others go on.
+  void run(awaitable<void> (HttpConnection::*loop)()) {
+    auto self = shared_from_this();
+    asio::co_spawn(
+        socket_.get_executor(), [self, loop] { return ((*self).*loop)(); },
+        [self](std::exception_ptr failure) {
+          if (failure) self->cut();
+        });
+  }
+
   // Addresses that one client can have count as one.
   static std::string crowd_address(const asio::ip::address& address) {
     if (address.is_v4()) return address.to_string();
@@ -106,10 +112,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
   void give_way() {
-    if (begun_) {
+    if (begun_ && !(tls_ && tls_->is_writing())) {
       const std::string answer = core_->busy_answer();
       error_code ignored;
-      socket_.write_some(asio::buffer(answer), ignored);  // for who reads it in time
+      // For who reads it in time.
+      if (tls_) {
+        (void)tls_->write(answer, {}, ignored);
+        tls_->say_end();
+      } else {
+        socket_.write_some(asio::buffer(answer), ignored);
+      }
     }
     cut();
   }
@@ -122,7 +134,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Something is new of the answer. One whose reader is too slow ends now, even while the
   // system takes nothing of it.
   void look_up() {
-    if (exchange_ && exchange_->overflowed()) return cut();
+    const bool shakes_hands = tls_ && !tls_->ready();
+    if ((exchange_ && exchange_->overflowed()) || (core_->stopping && shakes_hands)) return cut();
     wake();
   }
 
@@ -131,10 +144,47 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void cut() {
     eof_ = true;
     if (exchange_) exchange_->close();
-    error_code ignored;
-    socket_.close(ignored);
+    close_socket();
     wake();
     space_timer_.cancel();
+  }
+
+  void close_socket() {
+    if (tls_) tls_->leave_socket();
+    error_code ignored;
+    socket_.close(ignored);
+  }
+
+  // False: there is nobody to talk to. Who speaks plain HTTP is told so, and is a plain
+  // connection from then on.
+  awaitable<bool> shake_hands() {
+    core_->begin_wait(*this);
+    write_timer_.expires_after(milliseconds(core_->options.read_timeout_ms));
+    write_timer_.async_wait([weak = weak_from_this()](error_code ec) {
+      auto self = weak.lock();
+      if (!ec && self) self->cut();
+    });
+    for (error_code ec = asio::error::would_block; ec;) {
+      const auto ready = tls_->wants_write() ? tcp::socket::wait_write : tcp::socket::wait_read;
+      auto [failed] = co_await socket_.async_wait(ready, kAwait);
+      if (failed || !socket_.is_open() || core_->stopping) co_return false;
+      if (!hello_seen_ && tls_->is_plain_http()) co_return co_await refuse_plain();
+      hello_seen_ = true;
+      tls_->shake_hands(ec);
+      if (ec && ec != asio::error::would_block) co_return false;
+    }
+    write_timer_.cancel();
+    run(&HttpConnection::read_loop);
+    co_return true;
+  }
+
+  awaitable<bool> refuse_plain() {
+    write_timer_.cancel();
+    tls_.reset();
+    run(&HttpConnection::read_loop);
+    const HttpHead unread;  // a temporary would be destroyed twice by some compilers
+    co_await answer_error(400, "This port speaks https: send the request to https:// instead of http://.", unread);
+    co_return false;
   }
 
   // Sleeps until wake() or the time; true when woken. A wake() between two
@@ -165,8 +215,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void read_some(size_t room, error_code& ec) {
     std::array<char, kReadChunkBytes> chunk;  // on the thread's stack: an idle connection holds no buffer
-    const size_t n = socket_.read_some(asio::buffer(chunk.data(), std::min(room, chunk.size())), ec);
-    filled_ = n == std::min(room, chunk.size());
+    const size_t most = std::min(room, chunk.size());
+    const bool secure = tls_ && !discard_;  // behind the end of what is said nothing is read, only taken
+    const size_t n =
+        secure ? tls_->read({chunk.data(), most}, ec) : socket_.read_some(asio::buffer(chunk.data(), most), ec);
+    filled_ = n == most;
     if (!discard_) input_.append(chunk.data(), n);
     discarded_bytes_ += discard_ ? n : 0;
   }
@@ -180,7 +233,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         if (exchange_ && has_left() && exchange_->close()) cut();
         continue;
       }
-      auto [ec] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
+      error_code ec;
+      const bool secure = tls_ && !discard_;
+      if (!secure || !tls_->has_pending()) {
+        const bool writes = secure && tls_->wants_write() && !tls_->is_writing();
+        auto [failed] = co_await socket_.async_wait(writes ? tcp::socket::wait_write : tcp::socket::wait_read, kAwait);
+        ec = failed;
+      }
       const size_t room = input_room();  // again: the request may be another
       if (!ec && room > 0) read_some(room, ec);
       if (ec == asio::error::would_block || ec == asio::error::try_again || ec == asio::error::interrupted) continue;
@@ -210,7 +269,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   friend struct HttpServer::Core;  // for what its mutex guards
 
   awaitable<void> main_loop() {
-    bool more = true;
+    bool more = !tls_ || co_await shake_hands();
     while (more) {
       core_->begin_wait(*this);
       std::optional<HttpRequest> request = co_await read_request();
@@ -221,8 +280,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     }
     core_->begin_wait(*this);  // for the end
     co_await linger();
-    error_code ignored;
-    socket_.close(ignored);
+    if (tls_) tls_->say_end();
+    close_socket();
     space_timer_.cancel();
   }
 
@@ -497,9 +556,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         auto self = weak.lock();
         if (!ec && self) self->cut();
       });
-      const std::array<asio::const_buffer, 2> both = {asio::buffer(bytes.data(), bytes.size()),
-                                                      asio::buffer(behind.data(), behind.size())};
-      auto [ec, n] = co_await socket_.async_write_some(both, kAwait);
+      error_code ec;
+      size_t n = 0;
+      if (tls_) {
+        n = co_await write_secure(bytes, behind, ec);
+      } else {
+        const std::array<asio::const_buffer, 2> both = {asio::buffer(bytes.data(), bytes.size()),
+                                                        asio::buffer(behind.data(), behind.size())};
+        std::tie(ec, n) = co_await socket_.async_write_some(both, kAwait);
+      }
       write_timer_.cancel();
       if (ec) co_return false;
       taken_bytes_ += static_cast<int64_t>(n);
@@ -510,6 +575,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     co_return true;
   }
 
+  awaitable<size_t> write_secure(std::string_view bytes, std::string_view behind, error_code& ec) {
+    for (;;) {
+      const size_t n = tls_->write(bytes, behind, ec);
+      if (ec != asio::error::would_block) co_return n;
+      auto [failed] = co_await socket_.async_wait(tcp::socket::wait_write, kAwait);
+      ec = failed;
+      if (ec || !socket_.is_open()) co_return 0;
+    }
+  }
+
   // Closing while unread bytes wait would reset the connection and destroy the answer on
   // its way: say that nothing follows, then discard what still comes, within limits.
   awaitable<void> linger() {
@@ -518,6 +593,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::string().swap(input_);
     share_.release();
     space_timer_.cancel();
+    if (tls_) tls_->say_end();
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
     const auto deadline = steady_clock::now() + kLingerTime;
@@ -528,6 +604,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   const std::shared_ptr<HttpServer::Core> core_;
   tcp::socket socket_;
+  std::optional<ServerTlsStream> tls_;  // none: plain
+  bool hello_seen_ = false;
   asio::steady_timer wake_timer_;   // the main coroutine sleeps on it
   asio::steady_timer space_timer_;  // the read loop sleeps on it while input_ is full
   asio::steady_timer write_timer_;

@@ -23,6 +23,7 @@
 #include "base/fixed_byte_budget.h"
 #include "http/crowd.h"
 #include "http/server.h"
+#include "http/server_tls_stream.h"
 #include "http/watched_executor.h"
 
 namespace loralei {
@@ -53,7 +54,7 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
     const uint64_t largest = std::min<uint64_t>(options.limits.max_body_bytes, INT64_MAX / 2 / kBodiesAtOnce);
     const int64_t bodies =
         options.max_bodies_bytes > 0 ? options.max_bodies_bytes : kBodiesAtOnce * static_cast<int64_t>(largest);
-    return std::make_shared<FixedByteBudget>(bodies + options.max_connections * kConnectionBytes);
+    return std::make_shared<FixedByteBudget>(bodies + options.max_connections * connection_bytes(options));
   }
 
   HttpResponse error_response(int status, std::string_view message, const HttpHead& request) const {
@@ -89,6 +90,8 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   // quarter of all gives one back.
   void ask_for_room(const std::string& address);
   std::string busy_answer();
+  std::string refusal() { return options.tls ? std::string(kTlsBusy) : busy_answer(); }
+  std::shared_ptr<const ServerTls> tls_now();  // null: plain
   void refuse(tcp::socket socket);
   awaitable<void> sweep();
   bool take(tcp::socket socket);  // false: refused
@@ -125,6 +128,7 @@ struct HttpServer::Core : std::enable_shared_from_this<HttpServer::Core> {
   Crowd<HttpConnection> holding;  // memory for bodies on their way
   std::string busy;               // the answer to who is refused, made anew once a second at most
   steady_clock::time_point busy_until{};
+  std::shared_ptr<const ServerTls> tls;  // of connections from now on
   bool stopped = false;
 };
 

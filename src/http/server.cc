@@ -10,6 +10,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 
+#include "base/check.h"
 #include "http/connection.h"
 
 namespace loralei {
@@ -98,7 +99,7 @@ std::string HttpServer::Core::busy_answer() {
 
 void HttpServer::Core::refuse(tcp::socket socket) {
   ++connections_refused;
-  farewell->tell(std::move(socket), busy_answer());
+  farewell->tell(std::move(socket), refusal());
   if (sweeping) return;
   sweeping = true;
   asio::co_spawn(
@@ -119,7 +120,7 @@ awaitable<void> HttpServer::Core::sweep() {
 // again is taken. False where that was not it, or nobody waits.
 bool HttpServer::Core::refuse_without_descriptor() {
   if (spare < 0) return false;
-  const std::string answer = busy_answer();
+  const std::string answer = refusal();
   ::close(spare);
   const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   spare = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -148,7 +149,8 @@ HttpServer::Core::Core(const HttpServerOptions& options, LogSink& log)
       work(context.get_executor()),
       spare(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       farewell(std::make_unique<Farewell>(static_cast<size_t>(std::max(1, options.max_refusals)))),
-      connections_share(memory) {}
+      connections_share(memory),
+      tls(options.tls) {}
 
 HttpServer::Core::~Core() {
   if (spare >= 0) ::close(spare);
@@ -171,12 +173,13 @@ void HttpServer::Core::remove(HttpConnection* connection) {
 
 void HttpServer::Core::leave_place() {
   --places_taken;
-  connections_share.shrink_to(std::max(places_taken, kConnectionsAlways) * kConnectionBytes);
+  connections_share.shrink_to(std::max(places_taken, kConnectionsAlways) * connection_bytes(options));
 }
 
 bool HttpServer::Core::take_place() {
   std::lock_guard lock(mutex);
-  if (places_taken < options.max_connections && connections_share.grow_to((places_taken + 1) * kConnectionBytes)) {
+  if (places_taken < options.max_connections &&
+      connections_share.grow_to((places_taken + 1) * connection_bytes(options))) {
     ++places_taken;
     return true;
   }
@@ -263,7 +266,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::bind(const HttpServerOptions& op
   auto core = std::make_shared<Core>(options, log);
   TRY(core->listen());
   // Where there is less, there are fewer.
-  (void)core->connections_share.grow_to(std::min(options.max_connections, kConnectionsAlways) * kConnectionBytes);
+  (void)core->connections_share.grow_to(std::min(options.max_connections, kConnectionsAlways) *
+                                        connection_bytes(options));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(core)));
 }
 
@@ -304,6 +308,18 @@ HttpServer::~HttpServer() { stop(0); }
 int HttpServer::port() const { return core_->port; }
 bool HttpServer::on_loopback() const { return core_->on_loopback; }
 int HttpServer::stop(int64_t grace_ms) { return core_->stop(grace_ms); }
+
+std::shared_ptr<const ServerTls> HttpServer::Core::tls_now() {
+  if (!options.tls) return nullptr;
+  const std::lock_guard lock(mutex);
+  return tls;
+}
+
+void HttpServer::use_tls(std::shared_ptr<const ServerTls> tls) {
+  CHECK(tls && core_->options.tls);
+  const std::lock_guard lock(core_->mutex);
+  core_->tls.swap(tls);
+}
 
 HttpServerStats HttpServer::stats() const {
   HttpServerStats stats;

@@ -28,7 +28,9 @@
 // never is), and 503 when there are too many connections, or the server stops. No client
 // keeps a connection by being slow: a header has read_timeout_ms, a body a least rate
 // beside it, an answer that waits another one, and who takes nothing of an answer for
-// write_timeout_ms is cut off.
+// write_timeout_ms is cut off. With `tls` all of it stands above TLS: a handshake has
+// read_timeout_ms, who speaks plain HTTP is told so (400), and who ends a connection
+// without saying so has left.
 //
 //   connection:  read ──► RequestParser ──► handler.handle()
 //                         ──► ResponseWriter (any thread) ──► bounded buffer ──► write
@@ -46,6 +48,7 @@
 #include "base/result.h"
 #include "http/message.h"
 #include "http/parser.h"
+#include "http/server_tls.h"
 
 namespace loralei {
 
@@ -119,7 +122,8 @@ struct HttpServerOptions {
   int max_connections = 1024;  // in use
   int max_refusals = 64;       // beyond these: told so, and not closed yet. Both are descriptors, and one is kept spare
   HttpLimits limits;
-  // What connections (kConnectionBytes each), bodies and waiting answers take together.
+  std::shared_ptr<const ServerTls> tls;  // null: plain HTTP
+  // What connections (connection_bytes() each), bodies and waiting answers take together.
   // Absent: max_bodies_bytes and what max_connections take.
   std::shared_ptr<ByteBudget> memory;
   int64_t max_bodies_bytes = 0;  // 0: kBodiesAtOnce of the largest
@@ -156,6 +160,11 @@ inline constexpr int64_t kSlowAnswerTimeouts = 4;
 // answer when the memory is full.
 inline constexpr int64_t kConnectionBytes = 32 * 1024;
 inline constexpr int kConnectionsAlways = 32;
+// Of TLS, beside those: OpenSSL's state, and its buffers for a record each way.
+inline constexpr int64_t kTlsBytes = 96 * 1024;
+inline int64_t connection_bytes(const HttpServerOptions& options) {
+  return kConnectionBytes + (options.tls ? kTlsBytes : 0);
+}
 // 256 MiB where a body has at most 8 MiB: room for a full queue of usual requests, and
 // a bound on what clients whom nobody knows can make the server hold.
 inline constexpr int64_t kBodiesAtOnce = 32;
@@ -185,6 +194,9 @@ class HttpServer {
   int port() const;
   bool on_loopback() const;  // bound to an address that only this machine reaches
   HttpServerStats stats() const;
+  // For connections from now on, in the place of the options'; of a server that has one.
+  // From any thread.
+  void use_tls(std::shared_ptr<const ServerTls> tls);
   // Stops accepting, closes idle connections, refuses requests that have arrived in part,
   // lets running ones finish and their answers be written for `grace_ms`, then closes
   // what is left and joins the threads. Returns the number of connections that were cut.

@@ -50,9 +50,11 @@ class Peer {
   const int fd_;
 };
 
+class DoorsTest : public ServerFixture {};
+
 constexpr std::string_view kGet = "GET /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
-TEST_F(ServerTest, AStormOfConnectionsIsToldAndNotReset) {
+TEST_F(DoorsTest, AStormOfConnectionsIsToldAndNotReset) {
   options.max_connections = 1;
   int made = 0;
   options.error_response = [&](int, std::string_view, const HttpHead&) {
@@ -81,7 +83,7 @@ TEST_F(ServerTest, AStormOfConnectionsIsToldAndNotReset) {
   EXPECT_LT(made, kStorm / 4) << "a refusal is a few bytes that are there already";
 }
 
-TEST_F(ServerTest, HalfOpenHeadsOfOneAddressKeepNobodyElseOut) {
+TEST_F(DoorsTest, HalfOpenHeadsOfOneAddressKeepNobodyElseOut) {
   options.max_connections = 20;
   start();
   constexpr int kMany = 100;
@@ -108,7 +110,7 @@ TEST_F(ServerTest, HalfOpenHeadsOfOneAddressKeepNobodyElseOut) {
   EXPECT_TRUE(half.front()->read().starts_with("HTTP/1.1 503"));
 }
 
-TEST_F(ServerTest, BodiesThatTrickleFromOneAddressKeepNobodyElseOut) {
+TEST_F(DoorsTest, BodiesThatTrickleFromOneAddressKeepNobodyElseOut) {
   give_memory(1'000'000);
   start();
   const auto head = [](const char* path, int bytes) {
@@ -135,7 +137,7 @@ TEST_F(ServerTest, BodiesThatTrickleFromOneAddressKeepNobodyElseOut) {
   EXPECT_TRUE(slow.front()->read().starts_with("HTTP/1.1 429"));
 }
 
-TEST_F(ServerTest, WithoutDescriptorsConnectionsAreToldSo) {
+TEST_F(DoorsTest, WithoutDescriptorsConnectionsAreToldSo) {
   start();
   ASSERT_EQ(client().get("/echo")->status, 200);
   ASSERT_TRUE(soon([&] { return server->stats().connections == 0; }));
@@ -160,7 +162,7 @@ TEST_F(ServerTest, WithoutDescriptorsConnectionsAreToldSo) {
   EXPECT_EQ(client().get("/echo")->status, 200);
 }
 
-TEST_F(ServerTest, AnAdoptedConnectionIsServed) {
+TEST_F(DoorsTest, AnAdoptedConnectionIsServed) {
   start();
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);

@@ -20,7 +20,7 @@ std::string chunk(size_t bytes) {
   return length + std::string(bytes, 'c') + "\r\n";
 }
 
-TEST_F(ServerTest, ABodyIsGrantedWhenItsHeadIsComplete) {
+TEST_P(ServerTest, ABodyIsGrantedWhenItsHeadIsComplete) {
   give_memory(10 * kMib);
   options.body_cost = [](int64_t bytes) { return 3 * bytes; };
   start();
@@ -37,7 +37,7 @@ TEST_F(ServerTest, ABodyIsGrantedWhenItsHeadIsComplete) {
   EXPECT_TRUE(soon([&] { return taken() == 0; })) << taken();
 }
 
-TEST_F(ServerTest, WhatNeverFindsRoomIs413AndWhatFindsNoneNow429) {
+TEST_P(ServerTest, WhatNeverFindsRoomIs413AndWhatFindsNoneNow429) {
   give_memory(kMib);
   options.body_cost = [](int64_t bytes) { return 3 * bytes; };
   start();
@@ -66,7 +66,7 @@ TEST_F(ServerTest, WhatNeverFindsRoomIs413AndWhatFindsNoneNow429) {
   EXPECT_EQ(client().post_json("/echo", std::string(200'000, 'b'))->status, 200);
 }
 
-TEST_F(ServerTest, AChunkedBodyIsGrantedAsItGrows) {
+TEST_P(ServerTest, AChunkedBodyIsGrantedAsItGrows) {
   give_memory(4 * kMib);
   start();
   HttpClient c = client();
@@ -90,7 +90,7 @@ TEST_F(ServerTest, AChunkedBodyIsGrantedAsItGrows) {
   EXPECT_TRUE(soon([&] { return taken() == 0; })) << taken();
 }
 
-TEST_F(ServerTest, BodiesOfAllConnectionsAreBoundedTogether) {
+TEST_P(ServerTest, BodiesOfAllConnectionsAreBoundedTogether) {
   constexpr int kFit = 16, kMore = 8;
   give_memory(kFit * 1000);
   start();
@@ -112,7 +112,7 @@ TEST_F(ServerTest, BodiesOfAllConnectionsAreBoundedTogether) {
   EXPECT_EQ(refused, kMore);
 }
 
-TEST_F(ServerTest, ABodyHasItsMemoryUntilItsRequestIsDropped) {
+TEST_P(ServerTest, ABodyHasItsMemoryUntilItsRequestIsDropped) {
   give_memory(1500);
   start();
   const std::string body(1000, 'b');
@@ -125,7 +125,7 @@ TEST_F(ServerTest, ABodyHasItsMemoryUntilItsRequestIsDropped) {
 
 // Connections that do all that peers do, against one budget: it is never overdrawn, and
 // all of it comes back.
-TEST_F(ServerTest, WhateverClientsDoTheMemoryComesBack) {
+TEST_P(ServerTest, WhateverClientsDoTheMemoryComesBack) {
   give_memory(3 * kMib);
   options.read_timeout_ms = 200;
   options.limits.max_body_bytes = 2 * kMib;
@@ -156,7 +156,7 @@ TEST_F(ServerTest, WhateverClientsDoTheMemoryComesBack) {
       }
     }
     if (below(2) == 0) bytes.resize(below(bytes.size()));
-    open.emplace_back(new HttpClient({.host = options.host, .port = server->port(), .read_timeout_ms = 20}));
+    open.emplace_back(new HttpClient({.port = port(), .read_timeout_ms = 20}));
     (void)open.back()->send_raw(bytes);  // fails where the server reads no more
     if (below(2) == 0) open[below(open.size())]->close();
     if (below(4) == 0) end_some();
@@ -211,7 +211,7 @@ class ReadersTest : public ServerTest {
   std::vector<std::unique_ptr<HttpClient>> clients;
 };
 
-TEST_F(ReadersTest, AnswersAreMadeAsTheyAreRead) {
+TEST_P(ReadersTest, AnswersAreMadeAsTheyAreRead) {
   start();
   ask(1);  // one after the other, so that the first writer is the first client's
   ask(1);
@@ -246,7 +246,7 @@ TEST_F(ReadersTest, AnswersAreMadeAsTheyAreRead) {
   EXPECT_LT(made, 2 * kPieces);
 }
 
-TEST_F(ReadersTest, PiecesForOldClientsAndForHead) {
+TEST_P(ReadersTest, PiecesForOldClientsAndForHead) {
   start();
   for (const char* request :
        {"GET /held HTTP/1.0\r\n\r\n", "HEAD /held HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
@@ -268,7 +268,7 @@ TEST_F(ReadersTest, PiecesForOldClientsAndForHead) {
   }
 }
 
-TEST_F(ReadersTest, AProducerRestsWhileItsReaderIsSlow) {
+TEST_P(ReadersTest, AProducerRestsWhileItsReaderIsSlow) {
   give_memory(kMib);
   start();
   ask(1);
@@ -295,9 +295,9 @@ TEST_F(ReadersTest, AProducerRestsWhileItsReaderIsSlow) {
   EXPECT_TRUE(soon([&] { return taken() == 0; }));
 }
 
-TEST_F(ReadersTest, TwoHundredSlowReadersTakeWhatTheMemoryHas) {
+TEST_P(ReadersTest, TwoHundredSlowReadersTakeWhatTheMemoryHas) {
   constexpr int kReaders = 200;
-  memory = std::make_shared<FixedByteBudget>(kReaders * kConnectionBytes + 4 * kMib);
+  memory = std::make_shared<FixedByteBudget>(kReaders * connection_bytes(options) + 4 * kMib);
   start();
   ask(kReaders);
   const std::string large(40'000, 'x');
@@ -323,7 +323,7 @@ TEST_F(ReadersTest, TwoHundredSlowReadersTakeWhatTheMemoryHas) {
   EXPECT_TRUE(soon([&] { return taken() == 0; })) << taken();
 }
 
-TEST_F(ReadersTest, AnAnswerWithoutRoomIsNotKept) {
+TEST_P(ReadersTest, AnAnswerWithoutRoomIsNotKept) {
   give_memory(100'000);
   start();
   ask(1);
@@ -334,7 +334,7 @@ TEST_F(ReadersTest, AnAnswerWithoutRoomIsNotKept) {
 }
 
 // It takes something each time before write_timeout_ms is over.
-TEST_F(ReadersTest, WhoTakesLessThanTheLeastRateIsCut) {
+TEST_P(ReadersTest, WhoTakesLessThanTheLeastRateIsCut) {
   options.write_timeout_ms = 200;
   options.min_answer_bytes_per_s = int64_t{1} << 40;
   start();
@@ -349,6 +349,8 @@ TEST_F(ReadersTest, WhoTakesLessThanTheLeastRateIsCut) {
   }
   EXPECT_LT(taken, size_t{60} << 20);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, ReadersTest, testing::Bool(), transport_name);
 
 }  // namespace
 }  // namespace loralei

@@ -125,7 +125,7 @@ std::string text_of(size_t bytes) {
   return text;
 }
 
-TEST_F(ServerSinkTest, ABodyLargerThanAnyInMemoryPassesInPieces) {
+TEST_P(ServerSinkTest, ABodyLargerThanAnyInMemoryPassesInPieces) {
   options.limits.max_body_bytes = 1 << 20;
   give_memory(1 << 20);
   begin();
@@ -145,7 +145,7 @@ TEST_F(ServerSinkTest, ABodyLargerThanAnyInMemoryPassesInPieces) {
   EXPECT_TRUE(soon([&] { return taken() <= 0; })) << taken();
 }
 
-TEST_F(ServerSinkTest, ChunkedOnesAndThoseBehindThem) {
+TEST_P(ServerSinkTest, ChunkedOnesAndThoseBehindThem) {
   begin();
   std::string bytes, want;
   for (int i = 0; i < 5; ++i) {
@@ -161,7 +161,7 @@ TEST_F(ServerSinkTest, ChunkedOnesAndThoseBehindThem) {
   }
 }
 
-TEST_F(ServerSinkTest, ItsOwnLimitCounts) {
+TEST_P(ServerSinkTest, ItsOwnLimitCounts) {
   options.limits.max_body_bytes = 10;
   sinks.max_bytes = 100;
   begin();
@@ -175,7 +175,7 @@ TEST_F(ServerSinkTest, ItsOwnLimitCounts) {
   EXPECT_TRUE(chunked.starts_with("HTTP/1.1 413")) << chunked;
 }
 
-TEST_F(ServerSinkTest, OneThatWantsNoMoreIsAskedAtOnce) {
+TEST_P(ServerSinkTest, OneThatWantsNoMoreIsAskedAtOnce) {
   sinks.stop_at = 1000;
   begin();
   HttpClient c = client();
@@ -186,7 +186,7 @@ TEST_F(ServerSinkTest, OneThatWantsNoMoreIsAskedAtOnce) {
   EXPECT_NE(answer->find("Connection: close"), std::string::npos);
 }
 
-TEST_F(ServerSinkTest, WhileOneIsBusyNothingIsReadBeyondABuffer) {
+TEST_P(ServerSinkTest, WhileOneIsBusyNothingIsReadBeyondABuffer) {
   sinks.held = true;
   give_memory(1 << 20);
   begin();
@@ -210,7 +210,7 @@ TEST_F(ServerSinkTest, WhileOneIsBusyNothingIsReadBeyondABuffer) {
   EXPECT_TRUE(sink->bytes() == text_of(300'000));
 }
 
-TEST_F(ServerSinkTest, AClientThatLeavesAndAServerThatStopsWhileOneIsBusy) {
+TEST_P(ServerSinkTest, AClientThatLeavesAndAServerThatStopsWhileOneIsBusy) {
   sinks.held = true;
   begin();
   {
@@ -228,12 +228,14 @@ TEST_F(ServerSinkTest, AClientThatLeavesAndAServerThatStopsWhileOneIsBusy) {
   EXPECT_EQ(sinks.handled.value(), 0);
 }
 
-TEST_F(ServerSinkTest, ARequestThatItsHeadRefusesHasNone) {
+TEST_P(ServerSinkTest, ARequestThatItsHeadRefusesHasNone) {
   begin();
   const auto answer = client().request("POST", "/refused", {}, text_of(100));
   EXPECT_EQ(answer->body, "memory ");
   EXPECT_EQ(sinks.sink(0)->pieces(), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, ServerSinkTest, testing::Bool(), transport_name);
 
 }  // namespace
 }  // namespace loralei

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/fixed_byte_budget.h"
 #include "http/client.h"
 #include "http/server.h"
+#include "http/server_tls_test_util.h"
 
 namespace loralei {
 
@@ -88,16 +90,24 @@ class TestHandler final : public HttpHandler {
   std::vector<HttpRequest> kept;
 };
 
-class ServerTest : public testing::Test {
+class ServerFixture : public testing::Test {
  protected:
+  bool secure() const { return options.tls != nullptr; }
   void start() {
     if (memory) options.memory = memory;
     auto started = HttpServer::start(options, handler, log);
     ASSERT_TRUE(started.ok()) << started.error().message;
     server = std::move(started).value();
   }
+  // Where clients find the server.
+  int port() const {
+    if (!secure()) return server->port();
+    auto& tunnel = tunnels_[server->port()];
+    if (!tunnel) tunnel = std::make_unique<TlsTunnel>(options.host, server->port());
+    return tunnel->port();
+  }
   HttpClient client() const {
-    return HttpClient({.host = options.host, .port = server->port(), .read_timeout_ms = 30'000});
+    return HttpClient({.host = secure() ? "127.0.0.1" : options.host, .port = port(), .read_timeout_ms = 30'000});
   }
   static bool soon(const std::function<bool()>& holds) {
     for (const auto until = std::chrono::steady_clock::now() + kPatience; !holds();) {
@@ -115,15 +125,31 @@ class ServerTest : public testing::Test {
 
   // Room for connections, which is there from the start, and so much more.
   void give_memory(int64_t more_bytes) {
-    memory = std::make_shared<FixedByteBudget>(kConnectionsAlways * kConnectionBytes + more_bytes);
+    memory = std::make_shared<FixedByteBudget>(kConnectionsAlways * connection_bytes(options) + more_bytes);
   }
-  int64_t taken() const { return memory->taken_bytes() - kConnectionsAlways * kConnectionBytes; }
+  int64_t taken() const { return memory->taken_bytes() - kConnectionsAlways * connection_bytes(options); }
 
   std::shared_ptr<FixedByteBudget> memory;
   HttpServerOptions options;
   NullLogSink log;
   TestHandler handler;
   std::unique_ptr<HttpServer> server;
+
+ private:
+  mutable std::map<int, std::unique_ptr<TlsTunnel>> tunnels_;  // by the server's port
 };
+
+// Over plain connections, and over TLS through a tunnel: all that holds for one holds
+// for the other.
+class ServerTest : public ServerFixture, public testing::WithParamInterface<bool> {
+ protected:
+  ServerTest() {
+    if (GetParam()) options.tls = test_tls();
+  }
+  // A time limit that a test waits for, and that a handshake keeps.
+  int64_t short_ms() const { return secure() ? 2000 : 50; }
+};
+
+inline std::string transport_name(const testing::TestParamInfo<bool>& info) { return info.param ? "Tls" : "Plain"; }
 
 }  // namespace loralei

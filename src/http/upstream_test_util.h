@@ -202,7 +202,7 @@ class RawServer {
   std::vector<RawPeer> fillers_;
 };
 
-class UpstreamTest : public ServerTest {
+class UpstreamTest : public ServerFixture {
  protected:
   void SetUp() override { start_upstream(); }
   // With what upstream_options says by now.

@@ -157,6 +157,8 @@ class Fleet {
   std::vector<ReplicaState> states() const;        // without those that are vacant
   std::vector<std::string> base_names() const;     // of replicas that are up
   std::vector<std::string> adapter_names() const;  // likewise, sorted
+  // At most so many of them, and how many there are; no more than that is looked at.
+  std::vector<std::string> first_adapter_names(size_t most, size_t& total) const;
   bool knows(const std::string& name) const;
   uint64_t shed() const;
   uint64_t missed() const;       // placed where they will miss their objectives, as predicted

@@ -57,6 +57,20 @@ std::vector<std::string> Fleet::adapter_names() const {
   return names;
 }
 
+std::vector<std::string> Fleet::first_adapter_names(size_t most, size_t& total) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  total = names_.size();
+  for (auto known = names_.begin(); known != names_.end() && names.size() < most; ++known) {
+    if (adapters_[known->second].replicas > 0) {
+      names.push_back(known->first);
+    } else {
+      --total;  // requests name it, and nobody has it
+    }
+  }
+  return names;
+}
+
 bool Fleet::knows(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   return !name.empty() && (is_base(name) || names_.count(name) != 0);

@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "dashboard/pages.h"
 #include "router/fan_out.h"
 #include "serve/request_slo.h"
 #include "wire/errors.h"
@@ -27,7 +28,9 @@ enum class RouteKind : unsigned char {
   kVersion,
   kMetrics,
   kModels,
-  kReplicas
+  kReplicas,
+  kEvents,
+  kPageFile
 };
 
 std::string without_last_slash(std::string_view path) {
@@ -75,6 +78,8 @@ const RouterServer::Route* RouterServer::find_route(const HttpHead& head) {
       {"POST", "/v1/adapters/*", RouteKind::kSpread, kAdmin},
       {"DELETE", "/v1/adapters/*", RouteKind::kSpread, kAdmin},
       {"GET", "/v1/replicas", RouteKind::kReplicas, kAdmin},
+      {"GET", "/v1/admin/events", RouteKind::kEvents, kAdmin},
+      {"GET", "/dashboard/*", RouteKind::kPageFile, kOpen},
       {"GET", "/", RouteKind::kIndex, kOpen},
       {"GET", "/health", RouteKind::kHealth, kOpen},
       {"GET", "/ping", RouteKind::kHealth, kOpen},
@@ -96,9 +101,11 @@ RouterServer::RouterServer(const RouterServerOptions& options, const Clock& cloc
     : options_(options),
       clock_(clock),
       log_(log),
-      access_({}, options.admin_key, options.http.host, options.allowed_hosts),
+      access_({}, options.admin_key, options.http.host, options.allowed_hosts, options.http.tls != nullptr),
       started_s_(std::time(nullptr)),
       fleet_(options.fleet, clock, log),
+      events_(fleet_, clock, options.version),
+      feed_(clock, [this] { return events_.snapshot(draining_); }),
       ids_(entropy()) {
   for (const UpstreamAddress& replica : options_.replicas) fleet_.add(replica);
 }
@@ -180,6 +187,7 @@ bool RouterServer::shutdown(int64_t timeout_ms) {
     if (std::exchange(down_, true)) return true;
   }
   begin_drain();
+  feed_.stop();
   const int cut = http_ ? http_->stop(timeout_ms) : 0;
   if (hedges_) hedges_->stop();
   if (placement_) placement_->stop();
@@ -233,6 +241,9 @@ void RouterServer::handle(HttpRequest request, std::shared_ptr<ResponseWriter> w
   if (request.sink) return finish_upload(request.sink, std::move(writer));  // a replica has it: draining or not
   const bool goes_on = route->kind == RouteKind::kSent || route->kind == RouteKind::kSpread ||
                        route->kind == RouteKind::kUpload || route->kind == RouteKind::kModels;
+  if (route->kind == RouteKind::kEvents) return follow_events(*route, request, id, std::move(writer));
+  if (route->kind == RouteKind::kPageFile || (route->kind == RouteKind::kIndex && wants_page(request)))
+    return show_page(*route, request, id, *writer);
   if (!goes_on) return answer_itself(*route, id, *writer);
   if (draining_)
     return refuse(*writer, route, api_error_of_status(503, "The router is shutting down; send it to another."), id);
@@ -271,6 +282,35 @@ void RouterServer::refuse(ResponseWriter& writer, const Route* route, const ApiE
           relay_error_body(route != nullptr ? route->form : RelayForm::kOpenAi, error, id), id);
 }
 
+void RouterServer::show_page(const Route& route, const HttpRequest& request, const std::string& id,
+                             ResponseWriter& writer) {
+  constexpr std::string_view kFolder = "/dashboard/";
+  const bool is_file = route.kind == RouteKind::kPageFile;
+  std::optional<HttpResponse> answer = page_answer(request);
+  if (is_file) answer = page_file_answer(request.path.substr(kFolder.size()), request);
+  if (!answer)
+    return refuse(writer, &route, api_error_of_status(404, "The page has no such file; open / in a browser."), id);
+  metrics_.request_done(route.pattern, answer->status);
+  answer->headers.emplace_back("X-Request-Id", id);
+  writer.respond(answer->status, std::move(answer->headers), std::move(answer->body));
+}
+
+void RouterServer::follow_events(const Route& route, const HttpRequest& request, const std::string& id,
+                                 std::shared_ptr<ResponseWriter> writer) {
+  const Result<EventQuery> query = parse_event_query(request.query);
+  if (!query.ok()) return refuse(*writer, &route, to_api_error(query.error()), id);
+  constexpr const char* kEvents = "text/event-stream; charset=utf-8";
+  if (request.method == "HEAD") return respond(*writer, &route, 200, kEvents, "", id);
+  const Status status = feed_.follow(*query, [&]() -> std::shared_ptr<ResponseWriter> {
+    metrics_.request_done(route.pattern, 200);
+    const bool begun = writer->start_stream(
+        200,
+        {{"Content-Type", kEvents}, {"X-Request-Id", id}, {"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+    return begun ? writer : nullptr;
+  });
+  if (!status.ok()) refuse(*writer, &route, to_api_error(status.error()), id);
+}
+
 void RouterServer::answer_itself(const Route& route, const std::string& id, ResponseWriter& writer) {
   constexpr const char* kJson = "application/json";
   switch (route.kind) {
@@ -290,16 +330,21 @@ void RouterServer::answer_itself(const Route& route, const std::string& id, Resp
                      metrics_.render(fleet_, placement_.get(), http_->stats(), upstream_->stats()), id);
     case RouteKind::kReplicas:
       return respond(writer, &route, 200, kJson, replicas_body(), id);
-    default:
-      return respond(writer, &route, 200, "text/plain; charset=utf-8",
-                     "Loralei " + options_.version + ", a router in front of " + std::to_string(fleet_.size()) +
-                         " replicas\n\nPOST   /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
-                         "/v1/embeddings, /tokenize, /detokenize   (one replica)\nPOST   /v1/load_lora_adapter, "
-                         "/v1/unload_lora_adapter, /v1/adapters, /v1/adapters/...   (every replica)\nGET    "
-                         "/v1/models, /v1/replicas "
-                         "(admin), /health, /ready, /version, /metrics\n",
-                     id);
+    default: {
+      metrics_.request_done(route.pattern, 200);
+      HttpHeaders headers = {{"Content-Type", "text/plain; charset=utf-8"}, {"X-Request-Id", id}, {"Vary", "Accept"}};
+      writer.respond(200, std::move(headers), index_text());
+    }
   }
+}
+
+std::string RouterServer::index_text() const {
+  return "Loralei " + options_.version + ", a router in front of " + std::to_string(fleet_.size()) +
+         " replicas\n\nPOST   /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
+         "/v1/embeddings, /tokenize, /detokenize   (one replica)\nPOST   /v1/load_lora_adapter, "
+         "/v1/unload_lora_adapter, /v1/adapters, /v1/adapters/...   (every replica)\nGET    "
+         "/v1/models, /v1/replicas (admin), /v1/admin/events (admin), /health, /ready, /version, /metrics, "
+         "/ (for browsers: a page)\n";
 }
 
 std::string RouterServer::models_body() const {
@@ -313,19 +358,9 @@ std::string RouterServer::models_body() const {
 
 std::string RouterServer::replicas_body() const {
   JsonOut out;
-  out.begin_object().key("object").string("list").key("data").begin_array();
-  for (const ReplicaState& state : fleet_.states()) {
-    out.begin_object().key("replica").string(state.name).key("state").string(health_state_name(state.health));
-    out.key("why").string_or_null(state.why).key("requests").number(state.sent).key("waiting").number(state.waiting);
-    out.key("reported_running").number(state.reported_running).key("reported_waiting").number(state.reported_waiting);
-    out.key("sequences_max").number(state.sequences_max).key("adapters").number(static_cast<int64_t>(state.adapters));
-    out.key("adapters_in_memory").number(static_cast<int64_t>(state.adapters_in_memory));
-    out.key("adapters_on_device").number(static_cast<int64_t>(state.adapters_on_device));
-    out.key("picks").number(static_cast<int64_t>(state.picks));
-    out.key("failures").number(static_cast<int64_t>(state.failures));
-    out.key("reports").boolean(state.reports).key("own_cost").boolean(state.own_cost).end_object();
-  }
-  return out.end_array().end_object().take();
+  out.begin_object().key("object").string("list").key("data");
+  put_replicas(fleet_.states(), out);
+  return out.end_object().take();
 }
 
 }  // namespace loralei

@@ -25,12 +25,14 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "dashboard/event_feed.h"
 #include "http/server.h"
 #include "http/upstream.h"
 #include "router/fleet.h"
 #include "router/placement.h"
 #include "router/relay.h"
 #include "router/replica_watch.h"
+#include "router/router_events.h"
 #include "router/router_metrics.h"
 #include "router/upload_relay.h"
 #include "serve/access.h"
@@ -65,7 +67,12 @@ class RouterServer final : public HttpHandler {
   void wait_for_replicas(int64_t timeout_ms);
   std::vector<ReplicaState> replicas() const { return fleet_.states(); }
   void serve() { http_->serve(*this); }
-  void begin_drain() { draining_ = true; }
+  // HttpServer::use_tls().
+  void use_tls(std::shared_ptr<const ServerTls> tls) { http_->use_tls(std::move(tls)); }
+  void begin_drain() {
+    draining_ = true;
+    feed_.drain();
+  }
   // True when no request was cut off.
   bool shutdown(int64_t timeout_ms);
 
@@ -80,11 +87,15 @@ class RouterServer final : public HttpHandler {
   Status begin_placement();
   static const Route* find_route(const HttpHead& head);
   std::optional<ApiError> refused(const Route& route, const HttpHead& head) const;
+  void show_page(const Route& route, const HttpRequest& request, const std::string& id, ResponseWriter& writer);
+  void follow_events(const Route& route, const HttpRequest& request, const std::string& id,
+                     std::shared_ptr<ResponseWriter> writer);
   void answer_itself(const Route& route, const std::string& id, ResponseWriter& writer);
   void send_on(const Route& route, HttpRequest request, std::string id, std::shared_ptr<ResponseWriter> writer);
   void respond(ResponseWriter& writer, const Route* route, int status, const char* type, std::string body,
                const std::string& id);
   void refuse(ResponseWriter& writer, const Route* route, const ApiError& error, const std::string& id);
+  std::string index_text() const;
   std::string models_body() const;
   std::string replicas_body() const;
   std::string id_for(const HttpHead& request);
@@ -97,6 +108,8 @@ class RouterServer final : public HttpHandler {
   RouterMetrics metrics_;
   Fleet fleet_;
   std::atomic<bool> draining_{false};
+  RouterEvents events_;
+  EventFeed feed_;  // calls events_
   std::mutex mutex_;
   Prng ids_;           // guarded by mutex_
   bool down_ = false;  // guarded by mutex_

@@ -2,7 +2,8 @@
 #include "serve/access.h"
 
 #include <algorithm>
-#include <set>
+#include <charconv>
+#include <ctime>
 #include <span>
 
 #include "base/digest.h"
@@ -12,17 +13,11 @@
 namespace loralei {
 namespace {
 
-bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  unsigned difference = static_cast<unsigned>(a.size() ^ b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
-  }
+bool equal_in_constant_time(const Digest& a, const Digest& b) {
+  unsigned difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
   return difference == 0;
 }
-
-// Nobody sends the empty key: where one was set by mistake, it must not let in
-// everybody who sends none.
-bool is_key(std::string_view sent, std::string_view key) { return !sent.empty() && equal_in_constant_time(sent, key); }
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t' || text.front() == '\r')) text.remove_prefix(1);
@@ -104,7 +99,10 @@ HttpHeaders cors_headers(const std::vector<std::string>& allowed, std::string_vi
   for (const std::string& one : allowed) {
     if (one != "*" && one != origin) continue;
     return {{"Access-Control-Allow-Origin", one == "*" ? "*" : std::string(origin)},
-            {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"},
+            {"Access-Control-Expose-Headers",
+             "X-Request-Id, Retry-After, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+             "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
+             "x-ratelimit-reset-tokens"},
             {"Vary", "Origin"}};
   }
   return {};
@@ -123,33 +121,78 @@ std::string cors_request_headers(std::string_view asked) {
 
 namespace {
 
-std::vector<std::string> names_of(const std::vector<std::string>& api_keys, const std::string& admin_key) {
+std::string prefix_name(std::string_view key) {
   constexpr size_t kDigits = 32;
-  std::vector<std::string> names{""};
-  const auto add = [&names](const std::string& key) {
-    Sha256 sum;
-    sum.update(std::as_bytes(std::span(std::string_view("loralei prefixes of a key\n"))));
-    sum.update(std::as_bytes(std::span(key)));
-    names.push_back(digest_hex(sum.finish()).substr(0, kDigits));
-  };
-  for (const std::string& key : api_keys) add(key);
-  add(admin_key);
-  return names;
+  Sha256 sum;
+  sum.update(std::as_bytes(std::span(std::string_view("loralei prefixes of a key\n"))));
+  sum.update(std::as_bytes(std::span(key)));
+  return digest_hex(sum.finish()).substr(0, kDigits);
+}
+
+std::optional<ApiError> check_time(const std::shared_ptr<const NamedKey>& key) {
+  if (!key || !key->expired(std::time(nullptr))) return std::nullopt;
+  ApiError error = denied(401, "The key '" + key->name + "' has expired.");
+  error.code = "invalid_api_key";
+  return error;
 }
 
 }  // namespace
 
-AccessPolicy::AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host,
-                           std::vector<std::string> allowed_hosts)
-    : api_keys_(std::move(api_keys)),
-      admin_key_(std::move(admin_key)),
-      key_names_(names_of(api_keys_, admin_key_)),
+const AccessPolicy::Known* AccessPolicy::Ring::find(std::string_view sent) const {
+  // Nobody sends the empty key: where one was set by mistake, it must not let in
+  // everybody who sends none.
+  if (sent.empty()) return nullptr;
+  const Digest digest = key_digest(sent);
+  size_t found = keys.size();
+  for (size_t i = 0; i < keys.size(); ++i) found = equal_in_constant_time(keys[i].sha256, digest) ? i : found;
+  return found < keys.size() ? &keys[found] : nullptr;
+}
+
+// The same key under two options may do what either may.
+void AccessPolicy::Ring::add(const Known& key) {
+  has_admin |= key.admin;
+  for (Known& known : keys) {
+    if (known.sha256 != key.sha256) continue;
+    known.admin |= key.admin;
+    return;
+  }
+  keys.push_back(key);
+}
+
+AccessPolicy::AccessPolicy(const std::vector<std::string>& api_keys, const std::string& admin_key,
+                           const std::string& bind_host, std::vector<std::string> allowed_hosts, bool secure)
+    : own_scheme_(secure ? "https://" : "http://"),
       bind_host_(without_port(bind_host)),
       loopback_bind_(is_local_host(bind_host)),
-      allowed_hosts_(std::move(allowed_hosts)) {}
+      allowed_hosts_(std::move(allowed_hosts)) {
+  fixed_.asks = !api_keys.empty();
+  for (const std::string& key : api_keys)
+    if (!key.empty()) fixed_.add({key_digest(key), false, nullptr});
+  if (!admin_key.empty()) fixed_.add({key_digest(admin_key), true, nullptr});
+  ring_ = std::make_shared<const Ring>(fixed_);
+}
+
+void AccessPolicy::use_keys(const std::vector<NamedKey>& keys) {
+  Ring ring;
+  ring.asks = fixed_.asks || !keys.empty();
+  ring.keys.reserve(keys.size() + fixed_.keys.size());
+  for (const NamedKey& key : keys) {  // which are different
+    ring.keys.push_back({key.sha256, key.admin, std::make_shared<const NamedKey>(key)});
+    ring.has_admin |= key.admin;
+  }
+  for (const Known& key : fixed_.keys) ring.add(key);
+  auto made = std::make_shared<const Ring>(std::move(ring));
+  const std::lock_guard lock(mutex_);
+  ring_.swap(made);
+}
+
+std::shared_ptr<const AccessPolicy::Ring> AccessPolicy::ring() const {
+  const std::lock_guard lock(mutex_);
+  return ring_;
+}
 
 std::optional<ApiError> AccessPolicy::check_host(const HttpHead& request, bool on_loopback) const {
-  if (!on_loopback || !api_keys_.empty() || !has_header(request.headers, "host")) return std::nullopt;
+  if (!on_loopback || asks_for_keys() || !has_header(request.headers, "host")) return std::nullopt;
   const std::string_view host = without_port(trim(request.header("host")));
   if (is_local_host(host) || equals_ignoring_case(host, bind_host_)) return std::nullopt;
   for (const std::string& allowed : allowed_hosts_) {
@@ -180,27 +223,26 @@ std::optional<ApiError> AccessPolicy::check(const HttpHead& request, RouteClass 
   return std::nullopt;
 }
 
-size_t AccessPolicy::holder(const HttpHead& request) const {
-  const std::string_view key = sent_key(request);
-  size_t found = is_key(key, admin_key_) ? api_keys_.size() + 1 : 0;
-  for (size_t i = api_keys_.size(); i-- > 0;) found = is_key(key, api_keys_[i]) ? i + 1 : found;
-  return found;
+KeyHolder AccessPolicy::holder(const HttpHead& request) const {
+  const std::string_view sent = sent_key(request);
+  const auto ring = this->ring();
+  const Known* const known = ring->find(sent);
+  if (known == nullptr) return {};
+  KeyHolder holder{prefix_name(sent), 0, known->named};
+  std::from_chars(holder.name.data(), holder.name.data() + 16, holder.number, 16);
+  return holder;
 }
 
 size_t AccessPolicy::holders() const {
-  if (api_keys_.empty()) return 0;
-  std::set<std::string_view> keys(api_keys_.begin(), api_keys_.end());
-  keys.insert(admin_key_);
-  keys.erase("");
-  return keys.size();
+  const auto ring = this->ring();
+  return ring->asks ? ring->keys.size() : 0;
 }
 
 std::optional<ApiError> AccessPolicy::check_api_key(const HttpHead& request) const {
-  if (api_keys_.empty()) return std::nullopt;
+  const auto ring = this->ring();
+  if (!ring->asks) return std::nullopt;
   const std::string_view key = sent_key(request);
-  bool known = is_key(key, admin_key_);
-  for (const std::string& one : api_keys_) known |= is_key(key, one);
-  if (known) return std::nullopt;
+  if (const Known* const known = ring->find(key)) return check_time(known->named);
   ApiError error = denied(
       401, key.empty() ? "An API key is needed: send it as 'Authorization: Bearer KEY'." : "The API key is not valid.");
   error.code = "invalid_api_key";
@@ -208,12 +250,12 @@ std::optional<ApiError> AccessPolicy::check_api_key(const HttpHead& request) con
 }
 
 std::optional<ApiError> AccessPolicy::check_admin(const HttpHead& request) const {
-  if (!admin_key_.empty()) {
+  const auto ring = this->ring();
+  if (ring->has_admin) {
     const std::string_view key = sent_key(request);
-    if (is_key(key, admin_key_)) return std::nullopt;
-    for (const std::string& one : api_keys_) {
-      if (is_key(key, one)) return denied(403, "This route needs the admin key; the key sent is for /v1 only.");
-    }
+    const Known* const known = ring->find(key);
+    if (known != nullptr && known->admin) return check_time(known->named);
+    if (known != nullptr) return denied(403, "This route needs the admin key; the key sent is for /v1 only.");
     ApiError error = denied(401, key.empty() ? "This route needs the admin key: send it as 'Authorization: Bearer KEY'."
                                              : "The admin key is not valid.");
     error.code = "invalid_api_key";
@@ -231,7 +273,7 @@ std::optional<ApiError> AccessPolicy::check_admin(const HttpHead& request) const
                   "Without --admin-key this route answers only to localhost, and the Host header names another host.");
   }
   const std::string_view origin = request.header("origin");
-  if (!origin.empty() && origin != "http://" + std::string(request.header("host"))) {
+  if (!origin.empty() && origin != own_scheme_ + std::string(request.header("host"))) {
     return denied(403, "Without --admin-key this route refuses requests from web pages of another origin.");
   }
   return std::nullopt;

@@ -3,9 +3,10 @@
 // in the order in which they are checked. A key comes as "Authorization: Bearer KEY" or,
 // where there is none, as "x-api-key: KEY".
 //
-// Thread: immutable, any thread.
-// Ownership: copies of the keys.
+// Thread: any; use_keys() too.
+// Ownership: the keys' SHA-256.
 // Invariants: keys are compared in time that does not depend on where they differ;
+// who holds one is known by its digest, whatever keys come and go beside it;
 // an empty API key matches nothing, yet is a key: with it alone nobody comes in. Where
 // the address is loopback and no API key is asked for, every route answers only requests
 // for a local Host or an allowed one: a web page that rebinds its name to 127.0.0.1 sends
@@ -15,6 +16,9 @@
 // Failure: an ApiError to answer with.
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +27,7 @@
 #include "base/result.h"
 #include "http/message.h"
 #include "wire/errors.h"
+#include "wire/key_file.h"
 
 namespace loralei {
 
@@ -30,31 +35,52 @@ namespace loralei {
 // send forms anywhere unasked, so nothing else takes one.
 enum class RouteClass : unsigned char { kOpen, kApi, kAdmin, kUpload };
 
+// Who sent a request, as far as its key tells.
+struct KeyHolder {
+  // Names the key without telling it: the same whenever the key is, whatever others there
+  // are, in this process and in the next; "" of none. Its cached prefixes outlive a
+  // process.
+  std::string name;
+  uint64_t number = 0;                    // of the name; 0: none
+  std::shared_ptr<const NamedKey> named;  // null: none of --keys
+};
+
 class AccessPolicy {
  public:
-  AccessPolicy(std::vector<std::string> api_keys, std::string admin_key, const std::string& bind_host,
-               std::vector<std::string> allowed_hosts = {});
+  // secure: the server speaks https, and its own pages come from there.
+  AccessPolicy(const std::vector<std::string>& api_keys, const std::string& admin_key, const std::string& bind_host,
+               std::vector<std::string> allowed_hosts = {}, bool secure = false);
+  // Those of --keys, in the place of the ones before; the others stay.
+  void use_keys(const std::vector<NamedKey>& keys);
   // Of any request, before anything else: `on_loopback` says that the address can be
   // reached from this machine only.
   std::optional<ApiError> check_host(const HttpHead& request, bool on_loopback) const;
   // Of a head alone: what it refuses need not be read.
   std::optional<ApiError> check(const HttpHead& request, RouteClass route) const;
-  // Which key a request was sent with: 1 for the first API key and so on, the admin key
-  // behind them, 0: none of them. Equal keys are one.
-  size_t holder(const HttpHead& request) const;
-  // Names the key of a holder, without telling it: the same whenever the key is, whatever
-  // others there are, in this process and in the next; "" of none. Its cached prefixes
-  // outlive a process.
-  const std::string& key_name(size_t holder) const { return key_names_[holder]; }
+  KeyHolder holder(const HttpHead& request) const;
   // Different keys that may call /v1; 0: it is open.
   size_t holders() const;
+  bool asks_for_keys() const { return ring()->asks; }  // of who calls /v1
 
  private:
+  struct Known {
+    Digest sha256;
+    bool admin = false;
+    std::shared_ptr<const NamedKey> named;  // of --keys
+  };
+  struct Ring {
+    std::vector<Known> keys;  // each once
+    bool asks = false, has_admin = false;
+    const Known* find(std::string_view sent) const;
+    void add(const Known& key);
+  };
+  std::shared_ptr<const Ring> ring() const;
   std::optional<ApiError> check_api_key(const HttpHead& request) const;
   std::optional<ApiError> check_admin(const HttpHead& request) const;
-  const std::vector<std::string> api_keys_;
-  const std::string admin_key_;
-  const std::vector<std::string> key_names_;  // by holder
+  mutable std::mutex mutex_;
+  Ring fixed_;                        // what the command line names
+  std::shared_ptr<const Ring> ring_;  // all; guarded by mutex_
+  const std::string own_scheme_;
   const std::string bind_host_;
   const bool loopback_bind_;
   const std::vector<std::string> allowed_hosts_;  // with any port; "*" allows every one

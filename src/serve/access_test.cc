@@ -8,6 +8,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "serve/adapter_paths.h"
 #include "serve/routes.h"
@@ -46,25 +47,81 @@ TEST(Access, Holders) {
     return policy.holder(request("GET", {{"Authorization", "Bearer " + key}}));
   };
   const AccessPolicy policy({"k1", "k2", "k1", ""}, "boss", "0.0.0.0");
-  EXPECT_EQ(of(policy, "k1"), 1u);
-  EXPECT_EQ(of(policy, "k2"), 2u);
-  EXPECT_EQ(of(policy, "boss"), 5u);
-  EXPECT_EQ(of(policy, "other"), 0u);
-  EXPECT_EQ(policy.holder(request("GET", {})), 0u);
+  EXPECT_EQ(of(policy, "other").number, 0u);
+  EXPECT_EQ(policy.holder(request("GET", {})).number, 0u);
   EXPECT_EQ(policy.holders(), 3u);
+  const std::set<uint64_t> numbers = {0, of(policy, "k1").number, of(policy, "k2").number, of(policy, "boss").number};
+  EXPECT_EQ(numbers.size(), 4u);
   // A key's name is its own, wherever it stands among others, and does not tell it.
   const AccessPolicy later({"new", "k2", "k1"}, "", "0.0.0.0");
   const auto name_of = [](const AccessPolicy& of, const std::string& key) {
-    return of.key_name(of.holder(request("GET", {{"Authorization", "Bearer " + key}})));
+    return of.holder(request("GET", {{"Authorization", "Bearer " + key}})).name;
   };
   EXPECT_EQ(name_of(later, "k1"), name_of(policy, "k1"));
   EXPECT_EQ(name_of(later, "k2"), name_of(policy, "k2"));
   EXPECT_NE(name_of(later, "k2"), name_of(later, "k1"));
   EXPECT_EQ(name_of(later, "k1").size(), 32u);
   EXPECT_EQ(name_of(later, "unknown"), "");
+  EXPECT_EQ(of(later, "k1").number, of(policy, "k1").number);
   EXPECT_EQ(AccessPolicy({"k"}, "", "0.0.0.0").holders(), 1u);
   EXPECT_EQ(AccessPolicy({"k", "k"}, "k", "0.0.0.0").holders(), 1u);
   EXPECT_EQ(AccessPolicy({}, "boss", "127.0.0.1").holders(), 0u) << "/v1 is open";
+}
+
+NamedKey named(const std::string& name, const std::string& key, bool admin = false, int64_t expires_s = 0) {
+  NamedKey out;
+  out.name = name;
+  out.sha256 = key_digest(key);
+  out.admin = admin;
+  out.expires_s = expires_s;
+  return out;
+}
+
+TEST(Access, KeysWithNamesStandBesideTheOthers) {
+  const auto with = [](const std::string& key) { return request("GET", {{"Authorization", "Bearer " + key}}); };
+  AccessPolicy policy({"plain"}, "", "127.0.0.1");
+  const std::string plain = policy.holder(with("plain")).name;
+  policy.use_keys({named("alice", "sk-a"), named("ops", "sk-ops", true), named("old", "sk-old", true, 1)});
+  EXPECT_EQ(policy.holders(), 4u);
+  EXPECT_EQ(status(policy, with("sk-a"), RouteClass::kApi), 200);
+  EXPECT_EQ(status(policy, with("plain"), RouteClass::kApi), 200);
+  EXPECT_EQ(status(policy, with("alice"), RouteClass::kApi), 401) << "its name is no key";
+  EXPECT_EQ(status(policy, with("sk-a"), RouteClass::kAdmin), 403);
+  EXPECT_EQ(status(policy, with("sk-ops"), RouteClass::kAdmin), 200);
+  EXPECT_EQ(status(policy, with("sk-old"), RouteClass::kAdmin), 401);
+  const auto expired = policy.check(with("sk-old"), RouteClass::kApi);
+  ASSERT_TRUE(expired);
+  EXPECT_EQ(expired->message, "The key 'old' has expired.");
+  ASSERT_TRUE(policy.holder(with("sk-a")).named);
+  EXPECT_EQ(policy.holder(with("sk-a")).named->name, "alice");
+  EXPECT_FALSE(policy.holder(with("plain")).named);
+  EXPECT_EQ(policy.holder(with("plain")).name, plain);
+
+  // Another file: who is in both is who it was, wherever it stands.
+  const KeyHolder before = policy.holder(with("sk-a"));
+  policy.use_keys({named("new", "sk-n"), named("alice-2", "sk-a")});
+  EXPECT_EQ(policy.holder(with("sk-a")).name, before.name);
+  EXPECT_EQ(policy.holder(with("sk-a")).number, before.number);
+  EXPECT_EQ(status(policy, with("sk-ops"), RouteClass::kApi), 401);
+  EXPECT_EQ(status(policy, with("sk-ops"), RouteClass::kAdmin), 401);
+
+  // The key of an option and of the file is the file's, and may do what either may.
+  AccessPolicy both({"k"}, "k", "0.0.0.0");
+  both.use_keys({named("k", "k")});
+  EXPECT_EQ(both.holders(), 1u);
+  EXPECT_EQ(status(both, with("k"), RouteClass::kAdmin), 200);
+  EXPECT_EQ(both.holder(with("k")).named->name, "k");
+}
+
+TEST(Access, PagesOfItsOwnComeFromItsOwnScheme) {
+  const auto from = [](const std::string& origin) {
+    return request("POST", {{"Host", "localhost:8443"}, {"Origin", origin}});
+  };
+  const AccessPolicy plain({}, "", "127.0.0.1"), secure({}, "", "127.0.0.1", {}, true);
+  EXPECT_EQ(status(plain, from("http://localhost:8443"), RouteClass::kAdmin), 200);
+  EXPECT_EQ(status(plain, from("https://localhost:8443"), RouteClass::kAdmin), 403);
+  EXPECT_EQ(status(secure, from("https://localhost:8443"), RouteClass::kAdmin), 200);
+  EXPECT_EQ(status(secure, from("http://localhost:8443"), RouteClass::kAdmin), 403);
 }
 
 // "$KEY" of a variable that is not set must not open the door.

@@ -7,6 +7,7 @@
 
 #include "http/gzip.h"
 #include "serve/kv_shown.h"
+#include "serve/memory_shown.h"
 #include "serve/queues.h"
 #include "serve/request_app.h"
 #include "serve/request_memory.h"
@@ -61,9 +62,11 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       clock_(clock),
       log_(log),
       files_(files),
-      access_(options_.api_keys, options_.admin_key, options_.http.host, options_.allowed_hosts),
-      cache_scope_(options_.prefix_cache_scope.value_or(access_.holders() > 1 ? PrefixCacheScope::kKey
-                                                                              : PrefixCacheScope::kServer)),
+      access_(options_.api_keys, options_.admin_key, options_.http.host, options_.allowed_hosts,
+              options_.http.tls != nullptr),
+      keys_(clock),
+      cache_scope_(options_.prefix_cache_scope.value_or(
+          access_.holders() > 1 || !options_.named_keys.empty() ? PrefixCacheScope::kKey : PrefixCacheScope::kServer)),
       started_s_(std::time(nullptr)),
       catalogue_(make_memory_catalogue(options_.keep_versions)),
       texts_(std::move(text), files, engine.request_memory()),
@@ -78,6 +81,8 @@ ApiServer::ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const
       uploads_(options_.adapter_store),
       apps_(context_),
       checks_(engine, clock, log),
+      events_(context_, options_, *catalogue_, [this] { return state_without_adapters(); }),
+      feed_(clock, [this] { return events_.snapshot(); }),
       ids_(entropy()),
       replica_page_(new_id()),
       pool_(options_.text_threads, static_cast<size_t>(options_.max_preparing), "text", &beats_) {}
@@ -87,6 +92,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(ServeOptions options, Engine
                                                     const Clock& clock, LogSink& log) {
   if (options.model_names.empty()) return invalid_argument("the base model needs a name");
   std::unique_ptr<ApiServer> server(new ApiServer(std::move(options), engine, std::move(text), files, clock, log));
+  server->use_keys(server->options_.named_keys);
   HttpServerOptions http = server->options_.http;
   http.error_response = [raw = server.get()](int status, std::string_view message, const HttpHead& head) {
     return raw->http_error(status, message, head);
@@ -147,6 +153,7 @@ void ApiServer::begin_drain() {
   log_.log(LogLevel::kInfo,
            "draining: no new requests are taken, " + std::to_string(dispatcher_.running()) + " are running");
   engine_.drain();
+  feed_.drain();
 }
 
 bool ApiServer::shutdown(int64_t timeout_ms) {
@@ -156,6 +163,7 @@ bool ApiServer::shutdown(int64_t timeout_ms) {
     down_ = true;
   }
   begin_drain();
+  feed_.stop();
   const int64_t until_ns = clock_.now_ns() + timeout_ms * 1'000'000;
   bool all_done = dispatcher_.wait_idle(timeout_ms);
   all_done = pool_.wait_idle((until_ns - clock_.now_ns()) / 1'000'000) && all_done;
@@ -237,8 +245,10 @@ void ApiServer::show_metrics(const HttpRequest& request, Reply& reply) {
   const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) * 1e-3;
   const ServerState now_is = state();
   if (uploads_.has_store()) metrics_.adapter_store(uploads_.figures());
+  const std::vector<KeyFigures> keys = keys_.figures();
   std::string page =
       metrics_.render(now_is.stats, now_is.adapters, http_->stats(), now_s, now_is.log, is_ready(impediments(now_is)));
+  if (!keys.empty()) page += key_metrics(keys);
   const char* type = "text/plain; version=0.0.4; charset=utf-8";
   if (request.header("accept").find("application/openmetrics-text") != std::string_view::npos) {
     page = as_openmetrics(page);
@@ -255,7 +265,9 @@ void ApiServer::show_metrics(const HttpRequest& request, Reply& reply) {
 void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply) {
   switch (route.id) {
     case RouteId::kIndex:
-      return reply->text(200, index_text());
+    case RouteId::kDashboardFile:
+    case RouteId::kEvents:
+      return show_page(route, request, *reply);
     case RouteId::kHealth:
       if (const Status health = engine_.health(); !health.ok()) return reply->error(to_api_error(health.error()));
       if (engine_is_stuck(state()))
@@ -270,9 +282,9 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kMetrics:
       return show_metrics(request, *reply);
     case RouteId::kModels:
-      return models(*reply, speaks_anthropic(route.id, request));
+      return models(*reply, access_.holder(request).named.get(), speaks_anthropic(route.id, request));
     case RouteId::kModel:
-      return model(*reply, route.name, speaks_anthropic(route.id, request));
+      return model(*reply, access_.holder(request).named.get(), route.name, speaks_anthropic(route.id, request));
     case RouteId::kReplica: {
       const bool ready = is_ready(impediments(state()));
       return reply->json(200, replica_body(replica_page_, request.query, options_, engine_, ready,
@@ -302,19 +314,16 @@ void ApiServer::dispatch(const RouteMatch& route, HttpRequest request, std::shar
     case RouteId::kAppState:
       return apps_.state(std::move(reply), route.name, request.body);
     case RouteId::kMemory:
-      return reply->json(200, memory_body());
+      return reply->json(200, memory_body(engine_.stats()));
     case RouteId::kSetMemory:
       return set_memory(request.body, std::move(reply));
     case RouteId::kLoraAdapters:
       return reply->json(200, lora_adapters_body(facts()));
     case RouteId::kProps:
-      return reply->json(200, props_body(facts()));
     case RouteId::kTokenizerInfo:
-      return reply->json(200, tokenizer_info_body(facts()));
     case RouteId::kServerInfo:
-      return reply->json(200, server_info_body(facts()));
     case RouteId::kModelInfo:
-      return reply->json(200, model_info_body(facts()));
+      return reply->json(200, facts_body(route.id));
     case RouteId::kDrain:
       begin_drain();
       return reply->json(200, R"({"status":"draining"})");
@@ -329,8 +338,11 @@ void ApiServer::prepare(RouteId route, HttpRequest request, std::shared_ptr<Repl
     return reply->refuse(unavailable());
   }
   Sent sent{.arrived_ns = clock_.now_ns()};
-  if (!options_.api_keys.empty()) sent.client = ClientId{access_.holder(request)};
-  if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = access_.key_name(access_.holder(request));
+  KeyHolder holder = access_.holder(request);
+  if (access_.asks_for_keys()) sent.client = ClientId{holder.number};
+  if (cache_scope_ == PrefixCacheScope::kKey) sent.cache_holder = std::move(holder.name);
+  sent.key = std::move(holder.named);
+  if (sent.key && !enter(route, *sent.key, *reply)) return;
   if (may_want_time(route)) {
     Parsed<RequestSlo> slo = parse_request_slo(request);
     if (!slo.ok()) return reply->refuse(slo.error());
@@ -374,15 +386,15 @@ void ApiServer::run_prepared(RouteId route, std::string body, const Sent& sent, 
     case RouteId::kMessages:
       return message(std::move(body), sent, std::move(reply), work);
     case RouteId::kCountTokens:
-      return count_tokens(body, *reply, work);
+      return count_tokens(body, sent, *reply, work);
     case RouteId::kCompletions:
       return completion(std::move(body), sent, std::move(reply), work);
     case RouteId::kEmbeddings:
       return embedding(std::move(body), sent, std::move(reply), work);
     case RouteId::kTokenize:
-      return tokenize(body, *reply, work);
+      return tokenize(body, sent, *reply, work);
     case RouteId::kDetokenize:
-      return detokenize(body, *reply, work);
+      return detokenize(body, sent, *reply, work);
     case RouteId::kLoadLora:
       return load_lora(body, std::move(reply));
     case RouteId::kUnloadLora:
@@ -409,9 +421,22 @@ bool ApiServer::hold_memory(Reply& reply, int64_t bytes) {
 PlanInputs ApiServer::inputs(const Sent& sent, Work& work) {
   const std::string id = new_id();
   std::lock_guard lock(mutex_);
-  return {options_,    engine_,  *catalogue_,        texts_,          grammars_,
-          id,          ids_(),   std::time(nullptr), sent.arrived_ns, sent.cache_holder,
-          sent.client, sent.slo, sent.app_id,        &work,           adapters_.defaults().now()};
+  return {options_,
+          engine_,
+          *catalogue_,
+          texts_,
+          grammars_,
+          id,
+          ids_(),
+          std::time(nullptr),
+          sent.arrived_ns,
+          sent.cache_holder,
+          sent.client,
+          sent.slo,
+          sent.app_id,
+          &work,
+          adapters_.defaults().now(),
+          sent.key.get()};
 }
 
 void ApiServer::note_unknown_fields(const std::vector<std::string>& fields) {
@@ -451,11 +476,11 @@ void ApiServer::message(std::string body, const Sent& sent, std::shared_ptr<Repl
   answer_chat(*request, make_messages_answer, sent, std::move(reply), work);
 }
 
-void ApiServer::count_tokens(const std::string& body, Reply& reply, Work& work) {
+void ApiServer::count_tokens(const std::string& body, const Sent& sent, Reply& reply, Work& work) {
   auto request = parse_count_tokens_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->common.unknown_fields);
-  auto model = resolve_model(request->common.model, options_.model_names, *catalogue_, adapters_.defaults().now());
+  auto model = resolve(request->common.model, sent);
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
@@ -475,6 +500,7 @@ void ApiServer::answer_chat(const ChatRequest& request, const MakeAnswer& make_a
   if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
   note_unknown_fields(plan->text->unread_fields(request.prompt, request.tool_choice != WireToolChoice::kNone));
+  if (!take_tokens(*reply, *plan, request.common.max_tokens.has_value())) return;
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
@@ -487,6 +513,7 @@ void ApiServer::completion(std::string body, const Sent& sent, std::shared_ptr<R
   auto plan = plan_completion(inputs(sent, work), *request);
   if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
+  if (!take_tokens(*reply, *plan, request->common.max_tokens.has_value())) return;
   if (!hold_memory(*reply, generation_bytes(*plan))) return;
   std::make_shared<Generation>(context_, std::move(reply), std::move(*plan))->start();
 }
@@ -499,16 +526,19 @@ void ApiServer::embedding(std::string body, const Sent& sent, std::shared_ptr<Re
   auto plan = plan_embedding(inputs(sent, work), *request);
   if (given_up(work, *reply)) return;
   if (!plan.ok()) return reply->refuse(plan.error());
+  int64_t tokens = 0;
+  for (const auto& input : plan->inputs) tokens += static_cast<int64_t>(input.size());
+  if (!take_tokens(*reply, tokens, 0, true)) return;
   request->inputs.clear();
   if (!hold_memory(*reply, embedding_bytes(plan->inputs))) return;
   std::make_shared<EmbeddingJob>(context_, std::move(reply), std::move(*plan))->start();
 }
 
-void ApiServer::tokenize(const std::string& body, Reply& reply, Work& work) {
+void ApiServer::tokenize(const std::string& body, const Sent& sent, Reply& reply, Work& work) {
   auto request = parse_tokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto model = resolve_model(request->model, options_.model_names, *catalogue_, adapters_.defaults().now());
+  auto model = resolve(request->model, sent);
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
@@ -525,11 +555,11 @@ void ApiServer::tokenize(const std::string& body, Reply& reply, Work& work) {
   reply.json(200, tokenize_response(*ids, engine_.max_model_len(), request->return_token_strs ? &pieces : nullptr));
 }
 
-void ApiServer::detokenize(const std::string& body, Reply& reply, Work& work) {
+void ApiServer::detokenize(const std::string& body, const Sent& sent, Reply& reply, Work& work) {
   auto request = parse_detokenize_request(body);
   if (!request.ok()) return reply.refuse(request.error());
   note_unknown_fields(request->unknown_fields);
-  auto model = resolve_model(request->model, options_.model_names, *catalogue_, adapters_.defaults().now());
+  auto model = resolve(request->model, sent);
   if (!model.ok()) return reply.refuse(model.error());
   auto text = text_of(texts_, *model);
   if (!text.ok()) return reply.refuse(text.error());
@@ -606,6 +636,12 @@ void ApiServer::set_lora_adapters(const std::string& body, Reply& reply) {
   adapters_.set_defaults(reply, *request);
 }
 
+std::string ApiServer::facts_body(RouteId route) const {
+  if (route == RouteId::kProps) return props_body(facts());
+  if (route == RouteId::kTokenizerInfo) return tokenizer_info_body(facts());
+  return route == RouteId::kServerInfo ? server_info_body(facts()) : model_info_body(facts());
+}
+
 ServerFacts ApiServer::facts() const {
   return {options_, engine_, *texts_.base(), *catalogue_, adapters_.defaults().now()};
 }
@@ -614,10 +650,11 @@ ModelCard ApiServer::base_card(const std::string& name) const {
   return {name, started_s_, options_.model_path, "", engine_.max_model_len()};
 }
 
-void ApiServer::models(Reply& reply, bool anthropic) const {
+void ApiServer::models(Reply& reply, const NamedKey* key, bool anthropic) const {
   std::vector<ModelCard> cards;
   for (const std::string& name : options_.model_names) cards.push_back(base_card(name));
   for (const CatalogueEntry& entry : catalogue_->list()) {
+    if (key != nullptr && !key->may_use(entry.name)) continue;
     cards.push_back({entry.name, entry.created_s, entry.path, options_.model_names.front(), engine_.max_model_len()});
   }
   if (!anthropic) return reply.json(200, model_list(cards));
@@ -627,7 +664,7 @@ void ApiServer::models(Reply& reply, bool anthropic) const {
   reply.json(200, anthropic_model_list(models));
 }
 
-void ApiServer::model(Reply& reply, const std::string& name, bool anthropic) const {
+void ApiServer::model(Reply& reply, const NamedKey* key, const std::string& name, bool anthropic) const {
   const auto answer = [&](const ModelCard& card) {
     reply.json(200, anthropic ? anthropic_model({card.id, card.created}) : model_card(card));
   };
@@ -635,7 +672,7 @@ void ApiServer::model(Reply& reply, const std::string& name, bool anthropic) con
   if (std::find(names.begin(), names.end(), name) != names.end()) return answer(base_card(name));
   ModelRef ref;
   ref.model = name;
-  auto found = resolve_model(ref, names, *catalogue_);
+  auto found = resolve_model_for(key, ref, names, *catalogue_);
   if (!found.ok()) return reply.refuse(found.error());
   const CatalogueEntry& entry = found->entries.front();
   const std::string id = parse_version_name(name) ? version_name(entry.name, entry.number) : entry.name;
@@ -646,7 +683,7 @@ void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply
   auto request = parse_set_memory_request(body);
   if (!request.ok()) return reply->refuse(request.error());
   const auto done = [this, reply](const CommandReply& answer) {
-    if (answer.status.ok()) return reply->json(200, memory_body());
+    if (answer.status.ok()) return reply->json(200, memory_body(engine_.stats()));
     if (reply->writer().closed()) {
       return log_.log(LogLevel::kInfo,
                       "The client that asked for another memory budget has left, and it stays as it was. " +
@@ -660,46 +697,21 @@ void ApiServer::set_memory(const std::string& body, std::shared_ptr<Reply> reply
 }
 
 ServerState ApiServer::state() const {
+  ServerState state = state_without_adapters();
+  state.adapters = adapters_.shown();
+  return state;
+}
+
+ServerState ApiServer::state_without_adapters() const {
   ServerState state;
   state.health = engine_.health();
   state.draining = draining_;
   state.max_queued = options_.max_preparing;
   state.stats = engine_.stats();
-  state.adapters = adapters_.shown();
   state.log = log_.state();
   state.silences = engine_.heartbeats().silences();
   for (const Heartbeats::Silence& silence : beats_.silences()) state.silences.push_back(silence);
   return state;
-}
-
-std::string ApiServer::memory_body() const {
-  const EngineStats stats = engine_.stats();
-  JsonOut out;
-  const auto put = [&out](const MemoryShares& shares) {
-    out.key("budget_bytes").number(shares.memory_budget_bytes);
-    out.key("weights_bytes").number(shares.weights_bytes).key("kv_bytes").number(shares.kv_bytes);
-    out.key("adapters_bytes").number(shares.adapter_bytes).key("adapters_bytes_max").number(shares.adapter_bytes_max);
-    out.key("scratch_bytes").number(shares.scratch_bytes).key("requests_bytes").number(shares.request_bytes);
-    out.key("other_bytes").number(shares.other_bytes);
-  };
-  out.begin_object();
-  put(stats);
-  out.key("kv_floor_bytes").number(stats.kv_floor_bytes);
-  out.key("adapters_floor_bytes").number(stats.adapter_floor_bytes);
-  out.key("given").begin_object();
-  out.key("kv_to_adapters_bytes").number(stats.given.kv_to_adapters);
-  out.key("adapters_to_kv_bytes").number(stats.given.adapters_to_kv);
-  out.key("kv_to_others_bytes").number(stats.given.kv_to_others);
-  out.key("adapters_to_others_bytes").number(stats.given.adapters_to_others).end_object();
-  out.key("streamed_bytes_per_pass").number(stats.streamed_bytes);
-  if (!stats.device.empty()) {
-    out.key("device").begin_object().key("name").string(stats.device);
-    put(stats.device_memory);
-    out.key("context_bytes").number(stats.device_before_bytes).key("driver_bytes").number(stats.device_driver_bytes);
-    out.end_object();
-  }
-  out.end_object();
-  return out.take();
 }
 
 std::string ApiServer::version_body() const {
@@ -714,11 +726,6 @@ std::string ApiServer::version_body() const {
   out.key("isa").string(options_.isa).key("model").string(options_.model_names.front());
   out.key("system_fingerprint").string(engine_.fingerprint()).end_object();
   return out.take();
-}
-
-std::string ApiServer::index_text() const {
-  return "Loralei " + options_.version + ", serving " + options_.model_names.front() + " with " +
-         std::to_string(catalogue_->size()) + " adapters\n\n" + route_list();
 }
 
 }  // namespace loralei

@@ -27,15 +27,18 @@
 #include <string>
 
 #include "base/prng.h"
+#include "dashboard/event_feed.h"
 #include "serve/adapter_checks.h"
 #include "serve/adapter_service.h"
 #include "serve/adapter_uploads.h"
 #include "serve/apps.h"
+#include "serve/key_ledger.h"
 #include "serve/options.h"
 #include "serve/plan.h"
 #include "serve/readiness.h"
 #include "serve/replica_page.h"
 #include "serve/routes.h"
+#include "serve/server_events.h"
 #include "serve/server_facts.h"
 #include "serve/text_pool.h"
 
@@ -62,6 +65,10 @@ class ApiServer final : public HttpHandler {
   // What an adapter of this version is served as; empty: none is.
   std::string adapter_of(const Digest& version) const { return adapters_.name_of(digest_hex(version)); }
   void serve() { http_->serve(*this); }  // once
+  // HttpServer::use_tls().
+  void use_tls(std::shared_ptr<const ServerTls> tls) { http_->use_tls(std::move(tls)); }
+  // Those of --keys, in the place of the ones before; what runs goes on.
+  void use_keys(const std::vector<NamedKey>& keys);
   void begin_drain();
   // Drains, waits up to timeout_ms for running requests and for clients to take their
   // answers, ends the rest, stops engine and threads. True when nothing was cut off.
@@ -77,12 +84,18 @@ class ApiServer final : public HttpHandler {
     std::optional<std::string> cache_holder = {};  // PlanInputs
     ClientId client = {};
     RequestSlo slo = {};
-    std::string app_id = {};  // of its header
+    std::string app_id = {};                   // of its header
+    std::shared_ptr<const NamedKey> key = {};  // null: none with a name
   };
   ApiServer(ServeOptions options, Engine& engine, std::shared_ptr<const TextModel> text, const FileSystem& files,
             const Clock& clock, LogSink& log);
   HttpResponse http_error(int status, std::string_view message, const HttpHead& head);
   void dispatch(const RouteMatch& route, HttpRequest request, std::shared_ptr<Reply> reply);
+  // api_server_pages.cc
+  void show_page(const RouteMatch& route, const HttpRequest& request, Reply& reply);
+  void index(const HttpRequest& request, Reply& reply) const;
+  void dashboard_file(const std::string& name, const HttpRequest& request, Reply& reply) const;
+  void follow_events(const HttpRequest& request, Reply& reply);
   void preflight(const RouteMatch& route, const HttpRequest& request, Reply& reply);
   void show_metrics(const HttpRequest& request, Reply& reply);
   void prepare(RouteId route, HttpRequest request, std::shared_ptr<Reply> reply);  // to the text pool
@@ -93,15 +106,21 @@ class ApiServer final : public HttpHandler {
   void chat(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
   void response(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
   void message(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
-  void count_tokens(const std::string& body, Reply& reply, Work& work);
+  void count_tokens(const std::string& body, const Sent& sent, Reply& reply, Work& work);
   // A request of any API that a chat is made of.
   void answer_chat(const ChatRequest& request, const MakeAnswer& make_answer, const Sent& sent,
                    std::shared_ptr<Reply> reply, Work& work);
   void completion(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
   void embedding(std::string body, const Sent& sent, std::shared_ptr<Reply> reply, Work& work);
   bool hold_memory(Reply& reply, int64_t bytes);
-  void tokenize(const std::string& body, Reply& reply, Work& work);
-  void detokenize(const std::string& body, Reply& reply, Work& work);
+  void tokenize(const std::string& body, const Sent& sent, Reply& reply, Work& work);
+  void detokenize(const std::string& body, const Sent& sent, Reply& reply, Work& work);
+  Parsed<ResolvedModel> resolve(const ModelRef& model, const Sent& sent);
+  // What its key may do, at its arrival and when its prompt is known. False: it
+  // is refused.
+  bool enter(RouteId route, const NamedKey& key, Reply& reply);
+  static bool take_tokens(Reply& reply, const GenerationPlan& plan, bool stated);
+  static bool take_tokens(Reply& reply, int64_t prompt, int64_t answer, bool stated);
   void load_lora(const std::string& body, std::shared_ptr<Reply> reply);
   void unload_lora(const std::string& body, std::shared_ptr<Reply> reply);
   void upload_adapter(const HttpRequest& request, std::shared_ptr<Reply> reply);
@@ -109,12 +128,13 @@ class ApiServer final : public HttpHandler {
   void rescan_reply(Reply& reply);
   void set_lora_adapters(const std::string& body, Reply& reply);
   ServerFacts facts() const;
+  std::string facts_body(RouteId route) const;
   // anthropic: as that API lists them.
-  void models(Reply& reply, bool anthropic) const;
-  void model(Reply& reply, const std::string& name, bool anthropic) const;
+  void models(Reply& reply, const NamedKey* key, bool anthropic) const;
+  void model(Reply& reply, const NamedKey* key, const std::string& name, bool anthropic) const;
   void set_memory(const std::string& body, std::shared_ptr<Reply> reply);
   ServerState state() const;
-  std::string memory_body() const;
+  ServerState state_without_adapters() const;
   std::string version_body() const;
   std::string index_text() const;
   PlanInputs inputs(const Sent& sent, Work& work);
@@ -128,7 +148,8 @@ class ApiServer final : public HttpHandler {
   const Clock& clock_;
   LogSink& log_;
   const FileSystem& files_;
-  const AccessPolicy access_;
+  AccessPolicy access_;
+  KeyLedger keys_;
   const PrefixCacheScope cache_scope_;
   const int64_t started_s_;
   std::unique_ptr<Catalogue> catalogue_;
@@ -143,6 +164,8 @@ class ApiServer final : public HttpHandler {
   AdapterUploads uploads_;
   AppService apps_;
   AdapterChecks checks_;
+  ServerEvents events_;
+  EventFeed feed_;                     // calls events_
   std::atomic<bool> checking_{false};  // check_adapters() was called
   std::atomic<bool> draining_{false};
   std::mutex mutex_;

@@ -115,7 +115,7 @@ void Dispatcher::run() {
 }
 
 void Dispatcher::deliver(EngineOutput output) {
-  adapters_.put(output.adapters);
+  adapters_.put(output.adapters, clock_.now_ns());
   for (const CommandReply& reply : output.replies) {
     ReplyCallback done;
     {

@@ -93,6 +93,7 @@ void EmbeddingJob::on_event(TokenEvent event) {
   normalise(vector);
   window_.ended();
   if (--open_ > 0) return advance();
+  reply_->settle(record_);
   auto pieces = embedding_response_pieces(plan_.head, std::move(vectors_), plan_.base64, record_.prompt_tokens);
   if (plan_.inputs.size() > kInputsAtOnce)
     reply_->json_pieces(200, std::move(pieces), nullptr);
@@ -103,6 +104,7 @@ void EmbeddingJob::on_event(TokenEvent event) {
 
 void EmbeddingJob::fail(const Error& error) {
   if (closed_) return;
+  reply_->settle(record_);
   reply_->error(to_api_error(with_names(error, plan_.model)));
   close("error");
 }
@@ -110,6 +112,7 @@ void EmbeddingJob::fail(const Error& error) {
 void EmbeddingJob::close(const char* end) {
   closed_ = true;
   window_.close();
+  reply_->settle(record_);
   record_.end = end;
   record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
   context_.metrics.request_done(record_);

@@ -164,8 +164,16 @@ void Generation::begin_choice(size_t index, const TokenEvent& event) {
 // The text that the token makes ready to send.
 void Generation::take_token(Choice& choice, const TokenEvent& event, std::string& text) {
   const int64_t now_ns = context_.clock.now_ns();
-  if (record_.ttft_s < 0) record_.ttft_s = static_cast<double>(now_ns - plan_.arrived_ns) * 1e-9;
-  if (choice.tokens > 0) context_.metrics.inter_token(static_cast<double>(now_ns - choice.last_token_ns) * 1e-9);
+  RecentAnswerTimes& recent = context_.metrics.recent();
+  if (record_.ttft_s < 0) {
+    record_.ttft_s = static_cast<double>(now_ns - plan_.arrived_ns) * 1e-9;
+    recent.first_token.add(now_ns, record_.ttft_s);
+  }
+  if (choice.tokens > 0) {
+    const double between_s = static_cast<double>(now_ns - choice.last_token_ns) * 1e-9;
+    context_.metrics.inter_token(between_s);
+    recent.between_tokens.add(now_ns, between_s);
+  }
   choice.last_token_ns = now_ns;
   ++choice.tokens;
   ++record_.output_tokens;
@@ -329,6 +337,7 @@ void Generation::resume() {
 
 void Generation::fail(const Error& error) {
   if (closed_) return;
+  reply_->settle(record_);
   ApiError told = to_api_error(with_names(error, plan_.model));
   if (begun_) {
     std::string frames;
@@ -342,6 +351,7 @@ void Generation::fail(const Error& error) {
 }
 
 void Generation::finish() {
+  reply_->settle(record_);
   const Usage total = usage();
   FinishReason last = FinishReason::kNone;
   for (const Choice& choice : choices_) last = std::max(last, choice.finish);
@@ -378,6 +388,7 @@ void Generation::finish() {
 void Generation::close(const char* end) {
   closed_ = true;
   window_.close();
+  reply_->settle(record_);
   record_.end = end;
   record_.total_s = static_cast<double>(context_.clock.now_ns() - plan_.arrived_ns) * 1e-9;
   for (const Choice& choice : choices_) record_.longest_output = std::max(record_.longest_output, choice.tokens);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/kv_shown.h"
 
-#include <map>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "wire/errors.h"
@@ -85,7 +86,11 @@ std::string name_of(const AdapterSourceSpec& source, const Catalogue& catalogue)
 
 }  // namespace
 
-std::string kv_body(const KvState& state, const NameOf& name_of) {
+std::string kv_body(const KvState& state, const KvNames& names) {
+  const NameOf name_of = [&names](const std::string& version) {
+    const auto name = names.find(version);
+    return name == names.end() ? std::string() : name->second;
+  };
   JsonOut out;
   out.begin_object().key("block_tokens").number(state.block_tokens).key("block_bytes").number(state.block_bytes);
   out.key("total_tokens").number(state.total_tokens).key("free_tokens").number(state.free_tokens);
@@ -99,16 +104,21 @@ std::string kv_body(const KvState& state, const NameOf& name_of) {
   return out.end_array().end_object().take();
 }
 
+KvNames kv_names(const KvState& state, const AdapterList& adapters, const Catalogue& catalogue) {
+  std::set<std::string_view> wanted;
+  for (const KvHolder& holder : state.first)
+    for (const KvHolder::Adapter& adapter : holder.adapters) wanted.insert(adapter.version);
+  KvNames names;
+  if (wanted.empty()) return names;
+  for (const auto& adapter : adapters)
+    if (wanted.contains(adapter->version)) names.emplace(adapter->version, name_of(adapter->source, catalogue));
+  return names;
+}
+
 void show_kv(const ServeContext& context, const Catalogue& catalogue, std::shared_ptr<Reply> reply) {
   const auto answer = [reply, &catalogue, &dispatcher = context.dispatcher](const CommandReply& answered) {
     if (!answered.status.ok()) return reply->refuse(to_api_error(answered.status.error()));
-    std::map<std::string, std::string> names;
-    for (const auto& adapter : dispatcher.adapters().list())
-      if (!adapter->version.empty()) names.emplace(adapter->version, name_of(adapter->source, catalogue));
-    reply->json(200, kv_body(*answered.kv, [&names](const std::string& version) {
-                  const auto name = names.find(version);
-                  return name == names.end() ? std::string() : name->second;
-                }));
+    reply->json(200, kv_body(*answered.kv, kv_names(*answered.kv, dispatcher.adapters().list(), catalogue)));
   };
   const Status status = context.dispatcher.command(KvCommand{}, answer);
   if (!status.ok()) reply->refuse(to_api_error(status.error()));

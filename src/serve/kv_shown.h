@@ -9,7 +9,7 @@
 // Failure: answered to the client.
 #pragma once
 
-#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -21,7 +21,10 @@
 namespace loralei {
 
 void show_kv(const ServeContext& context, const Catalogue& catalogue, std::shared_ptr<Reply> reply);
-// name_of: an adapter's registered name by its version; empty: none has it any more.
-std::string kv_body(const KvState& state, const std::function<std::string(const std::string&)>& name_of);
+// Registered names by versions, of those that the holders have. Where one is missing, no
+// adapter has that version any more.
+using KvNames = std::map<std::string, std::string>;
+KvNames kv_names(const KvState& state, const AdapterList& adapters, const Catalogue& catalogue);
+std::string kv_body(const KvState& state, const KvNames& names);
 
 }  // namespace loralei

@@ -19,7 +19,6 @@
 #include <tuple>
 
 #include "base/limits.h"
-#include "base/printable.h"
 
 namespace loralei {
 namespace {
@@ -38,14 +37,7 @@ const Buckets kLatencyBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  
                                  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const Buckets kChoiceBuckets = {1, 2, 5, 10, 20};
 
-constexpr size_t kSentenceBytes = 500;    // of a sentence in a log line: it may repeat what the client sent
 constexpr size_t kAdaptersListed = 1024;  // in each list of lora_requests_info, which is one label
-
-std::string_view known_method(std::string_view method) {
-  static constexpr std::string_view kMethods[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
-  const bool known = std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
-  return known ? method : "other";
-}
 
 Buckets one_two_five(int64_t max) {
   Buckets buckets;
@@ -510,29 +502,6 @@ void put_engine(Page& page, const EngineStats& s) {
 }
 
 }  // namespace
-
-void log_request(LogSink& log, const RequestRecord& r) {
-  log.event(LogLevel::kInfo, "request",
-            {{"kind", r.kind},
-             {"id", r.id},
-             {"adapter", r.adapter},
-             {"version", r.version},
-             {"prompt", r.prompt_tokens},
-             {"cached", r.cached_tokens},
-             {"out", r.output_tokens},
-             {"queue_ms", r.queue_s * 1e3},
-             {"ttft_ms", std::max(0.0, r.ttft_s) * 1e3},
-             {"total_ms", r.total_s * 1e3},
-             {"choices", r.choices},
-             {"end", r.end}});
-}
-
-void log_refusal(LogSink& log, const std::string& id, std::string_view method, const char* route, int status,
-                 std::string_view sentence) {
-  log.event(LogLevel::kInfo, "request refused",
-            {{"id", id}, {"method", known_method(method)}, {"route", route}, {"status", status}},
-            printable(sentence, kSentenceBytes));
-}
 
 struct Metrics::Impl {
   explicit Impl(const MetricsOptions& options)

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "engine/api.h"
 #include "http/server.h"
+#include "serve/recent_times.h"
 
 namespace loralei {
 
@@ -43,13 +44,15 @@ struct RequestRecord {
   const char* end = "stop";  // stop, length, tool_calls, abort, error
   int choices = 1;
   int64_t max_tokens = 0;
+  std::string key;  // the name of the key that it came with; empty: it has none
 };
 // "request kind=... id=... adapter=...": no prompt text.
 void log_request(LogSink& log, const RequestRecord& record);
 // "request refused id=... method=... route=... status=...: sentence": one that never
 // became a RequestRecord.
 void log_refusal(LogSink& log, const std::string& id, std::string_view method, const char* route, int status,
-                 std::string_view sentence);
+                 std::string_view sentence, const std::string& key = {});
+std::string_view known_method(std::string_view method);  // "other" for what is none of HTTP's
 
 // Of the adapter store, where there is one.
 struct AdapterStoreFigures {
@@ -82,6 +85,9 @@ class Metrics {
   void refused(const char* reason);  // queue_full, draining
   void default_adapters_set();
   void adapter_store(const AdapterStoreFigures& figures);  // as they are now
+  // What /metrics has as histograms since the start, of the last seconds; on no page of
+  // it.
+  RecentAnswerTimes& recent() { return recent_; }
 
   std::string render(const EngineStats& engine, const AdapterList& adapters, const HttpServerStats& http,
                      double unix_time_s, const LogState& log = {}, bool ready = true) const;
@@ -89,6 +95,7 @@ class Metrics {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+  RecentAnswerTimes recent_;
 };
 
 // The same page as OpenMetrics 1.0 has it: families without "_total", an end. Counters

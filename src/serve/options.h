@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "engine/api.h"
 #include "http/server.h"
+#include "wire/key_file.h"
 
 namespace loralei {
 
@@ -43,6 +44,7 @@ struct ServeOptions {
   std::vector<std::string> model_names;    // of the base; the first is its id, the others are accepted too; never empty
   std::string model_path;                  // shown as the base's root
   std::vector<std::string> api_keys;       // --api-key, --api-key-file; empty: /v1 is open
+  std::vector<NamedKey> named_keys;        // --keys, beside those; empty: there are none
   std::string admin_key;                   // --admin-key; empty: admin routes answer on loopback only
   std::vector<std::string> allowed_hosts;  // --allowed-host: Host headers beside local ones; "*": every one
   std::optional<PrefixCacheScope> prefix_cache_scope;  // unset: kKey where several keys may call /v1

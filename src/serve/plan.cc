@@ -49,7 +49,8 @@ ApiError too_long(int64_t length, int64_t prompt, std::optional<int> max_tokens,
 // What chat and completions plans have in common; prompts and max_tokens come later.
 Parsed<GenerationPlan> common_plan(const PlanInputs& inputs, const GenerationFields& fields,
                                    const MakeAnswer& make_answer) {
-  auto model = resolve_model(fields.model, inputs.options.model_names, inputs.catalogue, inputs.defaults);
+  auto model =
+      resolve_model_for(inputs.key, fields.model, inputs.options.model_names, inputs.catalogue, inputs.defaults);
   if (!model.ok()) return model.error();
   GenerationPlan plan;
   plan.model = std::move(*model);
@@ -326,7 +327,8 @@ Parsed<GenerationPlan> plan_completion(const PlanInputs& inputs, const Completio
 }
 
 Parsed<EmbeddingPlan> plan_embedding(const PlanInputs& inputs, const EmbeddingRequest& request) {
-  auto model = resolve_model(request.model, inputs.options.model_names, inputs.catalogue, inputs.defaults);
+  auto model =
+      resolve_model_for(inputs.key, request.model, inputs.options.model_names, inputs.catalogue, inputs.defaults);
   if (!model.ok()) return model.error();
   auto text = text_of(inputs.texts, *model);
   if (!text.ok()) return text.error();

@@ -42,6 +42,7 @@ struct PlanInputs {
   std::string app_id;                // of the header; empty: it has none
   Work* work = nullptr;              // what the request spends on its text; may be null
   std::vector<AdapterRef> defaults;  // DefaultAdapters::now()
+  const NamedKey* key = nullptr;     // whose it is; null: it may use everything
 };
 
 // What separates prefixes in the engine (Submit::cache_salt). No salt of one holder's

@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "http/server.h"
+#include "serve/key_ledger.h"
 #include "serve/metrics.h"
 #include "wire/errors.h"
 #include "wire/messages_api.h"
@@ -45,8 +46,25 @@ class Reply {
     anthropic_ = true;
     headers_.emplace_back("request-id", request_id_);
   }
+  // Of a key with a name; before anybody else has it. The ticket may be null.
+  void belong_to(std::string key, std::shared_ptr<KeyTicket> ticket) {
+    key_ = std::move(key);
+    ticket_ = std::move(ticket);
+  }
+  const std::string& key() const { return key_; }
+  KeyTicket* ticket() { return ticket_.get(); }
+  // x-ratelimit-..., in the place of those before; before it is answered.
+  void set_limits(HttpHeaders limits) { limits_ = std::move(limits); }
+  // At the end of what is computed, before its client hears of it, for that one may ask
+  // again at once.
+  void settle(RequestRecord& record) {
+    record.key = key_;
+    if (ticket_) ticket_->used(record.admitted ? record.prompt_tokens : 0, record.output_tokens);
+  }
   const std::string& request_id() const { return request_id_; }
   ResponseWriter& writer() { return *writer_; }
+  // For who goes on writing when the reply is gone.
+  std::shared_ptr<ResponseWriter> shared_writer() const { return writer_; }
   // What the request and its answer have of the server's memory; belongs to whoever
   // works on the request.
   ByteShare& memory() { return *memory_; }
@@ -57,8 +75,9 @@ class Reply {
   // A whole answer, made as its client reads it, out of what has the request's memory and
   // borrows of `owner`.
   void json_pieces(int status, std::unique_ptr<ResponsePieces> pieces, std::shared_ptr<const void> owner) {
-    HttpHeaders headers = headers_;
+    HttpHeaders headers = head();
     headers.emplace_back("Content-Type", "application/json");
+    end_ticket();
     count(status);
     writer_->respond_pieces(
         status, std::move(headers),
@@ -67,38 +86,42 @@ class Reply {
   }
   void text(int status, std::string body) { send(status, "text/plain; charset=utf-8", std::move(body), {}); }
   void send(int status, const char* content_type, std::string body, HttpHeaders more) {
-    HttpHeaders headers = headers_;
+    HttpHeaders headers = head();
     headers.emplace_back("Content-Type", content_type);
     headers.insert(headers.end(), more.begin(), more.end());
+    end_ticket();
     count(status);
     writer_->respond(status, std::move(headers), std::move(body));
   }
   // Its body comes by writer().write(); false: the client is gone.
   bool start(int status, const char* content_type, HttpHeaders more) {
-    HttpHeaders headers = headers_;
+    HttpHeaders headers = head();
     headers.emplace_back("Content-Type", content_type);
     headers.insert(headers.end(), more.begin(), more.end());
     count(status);
     return writer_->start_stream(status, std::move(headers));
   }
   void empty(int status, HttpHeaders more) {
-    HttpHeaders headers = headers_;
+    HttpHeaders headers = head();
     headers.insert(headers.end(), more.begin(), more.end());
+    end_ticket();
     count(status);
     writer_->respond(status, std::move(headers), "");
   }
   // Of a request that ends with it: nobody else will log it.
   void refuse(const ApiError& error, HttpHeaders more = {}) {
-    log_refusal(log_, request_id_, method_, route_, error.status, error.message);
+    log_refusal(log_, request_id_, method_, route_, error.status, error.message, key_);
+    if (ticket_ && error.code == "model_not_found") ticket_->refused_adapter();
     this->error(error, std::move(more));
   }
   void error(const ApiError& error, HttpHeaders more = {}) {
     if (error.status == 401) more.emplace_back("WWW-Authenticate", "Bearer");
-    if (error.status == 429 || error.status == 503) more.emplace_back("Retry-After", "1");
+    if ((error.status == 429 || error.status == 503) && !has_header(more, "retry-after"))
+      more.emplace_back("Retry-After", "1");
     json(error.status, anthropic_ ? anthropic_error_body(error, request_id_) : error_body(error), std::move(more));
   }
   bool start_events() {
-    HttpHeaders headers = headers_;
+    HttpHeaders headers = head();
     headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
     headers.emplace_back("Cache-Control", "no-cache");
     headers.emplace_back("X-Accel-Buffering", "no");  // proxies must not hold events back
@@ -107,6 +130,14 @@ class Reply {
   }
 
  private:
+  HttpHeaders head() const {
+    HttpHeaders all = headers_;
+    all.insert(all.end(), limits_.begin(), limits_.end());
+    return all;
+  }
+  void end_ticket() {
+    if (ticket_) ticket_->used(0, 0);
+  }
   void count(int status) {
     if (!counted_.exchange(true)) metrics_.http_request(route_, method_, status);
   }
@@ -117,7 +148,9 @@ class Reply {
   const char* const route_;
   const std::string method_;
   const std::string request_id_;
-  HttpHeaders headers_;
+  HttpHeaders headers_, limits_;
+  std::string key_;
+  std::shared_ptr<KeyTicket> ticket_;
   bool anthropic_ = false;  // before anybody else has it
   std::atomic<bool> counted_{false};
 };

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "serve/server_test_util.h"
 
 namespace loralei {
@@ -59,6 +61,7 @@ TEST_F(ApiTest, WishesAndClientsTravelDown) {
       {"/v1/messages", R"({"model":"base","max_tokens":4,)" + turns + "}"},
   };
   size_t sent = 0;
+  std::map<std::string, ClientId> clients;
   for (const auto& [path, body] : asked) {
     SCOPED_TRACE(path);
     for (const char* key : {"one", "two"}) {
@@ -70,7 +73,12 @@ TEST_F(ApiTest, WishesAndClientsTravelDown) {
       EXPECT_GT(submit.slo.ttft_ns, 1'000'000'000);
       EXPECT_LT(submit.slo.ttft_ns, 3'600'000'000'000) << "less what it took until here";
       EXPECT_EQ(submit.slo.tpot_ns, 20'000'000);
-      EXPECT_EQ(submit.client, ClientId{key == std::string("one") ? 1u : 2u});
+      EXPECT_NE(submit.client, ClientId{});
+      const auto [of_key, fresh] = clients.emplace(key, submit.client);
+      EXPECT_EQ(submit.client, of_key->second);
+      if (fresh && clients.size() == 2) {
+        EXPECT_NE(clients.begin()->second, clients.rbegin()->second);
+      }
     }
     const HttpResponse refused = post(path, body, {{"Authorization", "Bearer one"}, {"x-llm-d-slo-ttft-ms", "soon"}});
     EXPECT_EQ(refused.status, 400);

@@ -168,4 +168,20 @@ Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::
   return out;
 }
 
+Parsed<ResolvedModel> resolve_model_for(const NamedKey* key, const ModelRef& ref,
+                                        const std::vector<std::string>& model_names, const Catalogue& catalogue,
+                                        const std::vector<AdapterRef>& defaults) {
+  auto model = resolve_model(ref, model_names, catalogue, defaults);
+  if (key == nullptr || key->all_adapters) return model;
+  const auto may_use = [&](const CatalogueEntry& entry) { return key->may_use(entry.name); };
+  if (model.ok() ? std::all_of(model->entries.begin(), model->entries.end(), may_use)
+                 : model.error().code != "model_not_found")
+    return model;
+  ApiError error = api_error_of_status(
+      404, "There is no such model or adapter that the key '" + key->name + "' may use; GET /v1/models lists those.");
+  error.param = "model";
+  error.code = "model_not_found";
+  return error;
+}
+
 }  // namespace loralei

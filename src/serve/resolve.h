@@ -12,6 +12,7 @@
 #include "engine/api.h"
 #include "store/catalogue.h"
 #include "wire/errors.h"
+#include "wire/key_file.h"
 #include "wire/requests.h"
 
 namespace loralei {
@@ -32,5 +33,10 @@ std::string versions_there(const std::string& name, const Catalogue& catalogue);
 // them (DefaultAdapters).
 Parsed<ResolvedModel> resolve_model(const ModelRef& ref, const std::vector<std::string>& model_names,
                                     const Catalogue& catalogue, const std::vector<AdapterRef>& defaults = {});
+// The same for a key that may not use all adapters: what it may not use is as what is not
+// there. `key`: null: everything may be used.
+Parsed<ResolvedModel> resolve_model_for(const NamedKey* key, const ModelRef& ref,
+                                        const std::vector<std::string>& model_names, const Catalogue& catalogue,
+                                        const std::vector<AdapterRef>& defaults = {});
 
 }  // namespace loralei

@@ -19,6 +19,7 @@ constexpr RouteClass kAdmin = RouteClass::kAdmin;
 
 constexpr Row kRows[] = {
     {"GET", "/", RouteId::kIndex, kOpen},
+    {"GET", "/dashboard/{name}", RouteId::kDashboardFile, kOpen},
     {"GET", "/health", RouteId::kHealth, kOpen},
     {"GET", "/ping", RouteId::kHealth, kOpen},
     {"GET", "/ready", RouteId::kReady, kOpen},
@@ -53,6 +54,7 @@ constexpr Row kRows[] = {
     {"GET", "/v1/admin/memory", RouteId::kMemory, kAdmin},
     {"PUT", "/v1/admin/memory", RouteId::kSetMemory, kAdmin},
     {"POST", "/v1/admin/drain", RouteId::kDrain, kAdmin},
+    {"GET", "/v1/admin/events", RouteId::kEvents, kAdmin},
     // What clients of llama.cpp, vLLM and SGLang read.
     {"GET", "/lora-adapters", RouteId::kLoraAdapters, kApi},
     {"POST", "/lora-adapters", RouteId::kSetLoraAdapters, kAdmin},

@@ -20,6 +20,7 @@ enum class RouteId : unsigned char {
   kWrongMethod,
   kPreflight,  // OPTIONS
   kIndex,
+  kDashboardFile,
   kHealth,
   kReady,
   kVersion,
@@ -53,6 +54,7 @@ enum class RouteId : unsigned char {
   kMemory,
   kSetMemory,
   kDrain,
+  kEvents,
   kLoraAdapters,
   kSetLoraAdapters,
   kProps,

@@ -379,9 +379,10 @@ class Metrics(unittest.TestCase):
             for name in spans(cells[0]):
                 rows[name] = (cells[1], set(spans(cells[2])), number)
         source = set()
-        for literal in sentences_of(ROOT / "src/serve/metrics.cc"):
-            if re.fullmatch(r"(loralei_|vllm:|http_requests_)\w+", literal):
-                source.add(literal)
+        for file in ("metrics.cc", "key_ledger.cc"):
+            for literal in sentences_of(ROOT / "src/serve" / file):
+                if re.fullmatch(r"(loralei_|vllm:|http_requests_)\w+", literal):
+                    source.add(literal)
         self.assertEqual(source - set(rows), set(), "families that docs/api.md does not list")
         self.assertEqual(set(rows) - source, set(), "families of docs/api.md that /metrics never shows")
         server = LiveServer()

@@ -19,6 +19,7 @@ START_SECONDS = 120
 class LiveServer:
     LAUNCH = [str(BINARY)]
     ENVIRONMENT = None  # the test's own
+    CONTEXT = None  # of ssl, for servers that speak https
 
     def __init__(self, *flags, model="demo/model", adapters="demo/adapters", before=None, port=0):
         command = ["serve", *([str(ROOT / model)] if model else []), "--port", str(port)]  # None: a flag names it
@@ -37,18 +38,18 @@ class LiveServer:
         def read():
             for line in self.process.stdout:
                 self.lines.append(line.rstrip())
-                match = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+                match = re.search(r"(https?)://127\.0\.0\.1:(\d+)", line)
                 if match:
-                    found.put(int(match.group(1)))
+                    found.put((match.group(1), int(match.group(2))))
             found.put(None)
 
         self.reader = threading.Thread(target=read, daemon=True)
         self.reader.start()
-        port = found.get(timeout=START_SECONDS)
-        if port is None:
+        where = found.get(timeout=START_SECONDS)
+        if where is None:
             raise RuntimeError("the server did not start:\n" + "\n".join(self.lines))
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+        scheme, self.port = where
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
 
     def wait_ready(self):
         deadline = time.monotonic() + START_SECONDS
@@ -66,7 +67,7 @@ class LiveServer:
             all_headers.setdefault("Content-Type", "application/json")
         request = urllib.request.Request(self.url + path, data=data, method=method, headers=all_headers)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=60, context=self.CONTEXT) as answer:
                 return answer.status, answer.headers, answer.read() if raw else parse(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, error.headers, parse(error.read())

@@ -128,6 +128,7 @@ int main(int argc, char** argv) {
   PickerFlags flags;
   try {
     add_options(app, flags);
+    add_environment(app);
     app.parse(argc, argv);
     const Status status = pick(flags);
     if (status.ok()) return 0;

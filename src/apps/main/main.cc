@@ -14,6 +14,7 @@
 #include "apps/options.h"
 #include "apps/version.h"
 #include "assist/assist_helper.h"
+#include "base/printable.h"
 
 namespace loralei {
 namespace {
@@ -40,7 +41,12 @@ Status read_words(const CLI::App& command, std::vector<std::string>& words, std:
     TRY_ASSIGN(CommandWords read, read_command_words(words, option_names(command)));
     words = std::move(read.words);
     notes = std::move(read.notes);
-    note_unknown_variables(command, notes);
+    note_unknown_variables(command, notes);  // for the log
+  } else {
+    std::vector<std::string> unknown;
+    note_unknown_variables(command, unknown);
+    for (const std::string& note : unknown)
+      std::fprintf(stderr, "loralei %s: %s\n", command.get_name().c_str(), printable(note).c_str());
   }
   return check_names(command, words);
 }
@@ -73,6 +79,7 @@ int main(int argc, char** argv) {
     add_workload_command(app, exit_code);
     add_simulate_command(app, exit_code);
     add_route_command(app, exit_code);
+    add_environment(app);
     std::vector<std::string> words(argv + 1, argv + argc);
     const auto is_first = [&words](const CLI::App* command) { return command->get_name() == words[0]; };
     const auto chosen = words.empty() ? std::vector<CLI::App*>() : app.get_subcommands(is_first);
