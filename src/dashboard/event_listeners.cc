@@ -5,24 +5,14 @@
 #include <charconv>
 #include <utility>
 
+#include "http/query.h"
+
 namespace loralei {
 namespace {
 
 constexpr int64_t kMsNs = 1'000'000;
 constexpr int64_t kCountMax = 1'000'000;
 constexpr std::string_view kEnd = "event: end\ndata: {\"why\":\"The server is shutting down.\"}\n\n";
-
-// The value of `name` in a query without escapes; none: it is not there.
-std::optional<std::string_view> query_value(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const size_t end = std::min(query.find('&'), query.size());
-    const std::string_view pair = query.substr(0, end);
-    query.remove_prefix(std::min(end + 1, query.size()));
-    if (pair.size() > name.size() && pair.starts_with(name) && pair[name.size()] == '=')
-      return pair.substr(name.size() + 1);
-  }
-  return std::nullopt;
-}
 
 Status read_number(std::string_view query, const char* name, int64_t from, int64_t to, int64_t& value) {
   const auto text = query_value(query, name);

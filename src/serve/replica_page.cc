@@ -6,22 +6,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "http/query.h"
+
 namespace loralei {
-namespace {
-
-// The value of `name` in a query without escapes; empty: none.
-std::string_view query_value(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const size_t end = std::min(query.find('&'), query.size());
-    const std::string_view pair = query.substr(0, end);
-    query.remove_prefix(std::min(end + 1, query.size()));
-    if (pair.size() > name.size() && pair.starts_with(name) && pair[name.size()] == '=')
-      return pair.substr(name.size() + 1);
-  }
-  return {};
-}
-
-}  // namespace
 
 void ReplicaPage::change(const std::string& name, Known& known) {
   changes_.erase(known.changed);
@@ -110,11 +97,11 @@ std::string replica_body(ReplicaPage& page, std::string_view query, const ServeO
   const EngineStats stats = engine.stats();
   ReplicaReport report;
   uint64_t since = 0;
-  const std::string_view number = query_value(query, "since");
+  const std::string_view number = query_value(query, "since").value_or("");
   std::from_chars(number.data(), number.data() + number.size(), since);
   if (options.told_rank_bytes > 0)
     for (ReplicaAdapter& adapter : adapters) adapter.bytes = adapter.rank * options.told_rank_bytes;
-  page.fill(std::move(adapters), query_value(query, "boot"), since, report);
+  page.fill(std::move(adapters), query_value(query, "boot").value_or(""), since, report);
   report.ready = ready;
   report.models = options.model_names;
   report.base = options.base_digest;
