@@ -25,6 +25,8 @@ run_portable(packaging/portable/dependencies.sh ${portable_dir}/libraries ${port
 run_portable(packaging/portable/glibc_stubs.py --compiler ${CMAKE_CXX_COMPILER} --newest ${LORALEI_OLDEST_GLIBC} ${portable_dir}/glibc)
 
 set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
+find_library(LORALEI_WHOLE_ICU_DATA icudata REQUIRED)
+run_portable(packaging/portable/icu_data.sh ${portable_dir}/libraries ${LORALEI_WHOLE_ICU_DATA} ${CMAKE_CXX_COMPILER})
 set(OPENSSL_USE_STATIC_LIBS ON)
 list(PREPEND CMAKE_PREFIX_PATH ${portable_dir}/libraries)
 list(APPEND CMAKE_FIND_ROOT_PATH ${portable_dir}/libraries)
@@ -33,6 +35,7 @@ set(ENV{PKG_CONFIG_PATH} ${portable_dir}/libraries/lib/pkgconfig)
 # Links a program so; fails where it would need more of a machine than it may.
 function(loralei_portable target)
   target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/packaging/portable/glibc_compat.c)
+  set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON)
   target_link_directories(${target} BEFORE PRIVATE ${portable_dir}/glibc)
   target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc -Wl,--wrap=__libc_start_main -Wl,--gc-sections -s
     -Wl,--push-state,--no-as-needed -lpthread -ldl -lrt -Wl,--pop-state)

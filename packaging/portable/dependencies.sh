@@ -35,4 +35,7 @@ build() { # NAME SOURCE options...
 build zmq "$(echo zeromq3-*/)" -DBUILD_SHARED=OFF -DBUILD_STATIC=ON -DBUILD_TESTS=OFF -DWITH_PERF_TOOL=OFF -DWITH_DOCS=OFF -DENABLE_CURVE=OFF \
   -DWITH_LIBSODIUM=OFF -DWITH_LIBBSD=OFF -DENABLE_DRAFTS=OFF -DWITH_OPENPGM=OFF -DWITH_NORM=OFF -DZMQ_BUILD_FRAMEWORK=OFF -DENABLE_WS=OFF
 build prometheus "$(echo prometheus-cpp-*/)" -DENABLE_PULL=OFF -DENABLE_PUSH=OFF -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF -DUSE_THIRDPARTY_LIBRARIES=OFF
+# What they are, for the bill of materials.
+for file in *.dsc; do sed -n 's/^Source: //p;s/^Version: //p' "$file" | paste -sd' '; done | sort >"$directory/versions"
+for folder in */debian; do cp "$folder/copyright" "$directory/$(sed -n '1s/ .*//p' "$folder/changelog").copyright"; done
 touch "$directory/complete"

@@ -17,12 +17,18 @@
 #include <time.h>
 #include <unistd.h>
 
+// What glibc has, and its headers no longer say.
+extern int __cxa_atexit(void (*)(void*), void*, void*);
+extern int __xstat(int, const char*, struct stat*);
+extern int __lxstat(int, const char*, struct stat*);
+extern int __fxstat(int, int, struct stat*);
+extern int __fxstatat(int, int, const char*, struct stat*, int);
+int __real___libc_start_main(int (*)(int, char**, char**), int, char**, void (*)(int, char**, char**), void (*)(void), void (*)(void), void*);
+
 #pragma GCC visibility push(hidden)
 
 // --- the start. A glibc before 2.34 leaves it to the program to run its own constructors.
 
-extern void (*__preinit_array_start[])(int, char**, char**);
-extern void (*__preinit_array_end[])(int, char**, char**);
 extern void (*__init_array_start[])(int, char**, char**);
 extern void (*__init_array_end[])(int, char**, char**);
 extern void _init(void);
@@ -33,14 +39,12 @@ static void construct(int count, char** arguments, char** environment) {
 }
 
 // Destructors are run by the dynamic linker's `end`, as of every library.
-int __real___libc_start_main(int (*)(int, char**, char**), int, char**, void (*)(int, char**, char**), void (*)(void), void (*)(void), void*);
 int __wrap___libc_start_main(int (*main)(int, char**, char**), int count, char** arguments, void (*init)(int, char**, char**),
                              void (*fini)(void), void (*end)(void), void* stack_end) {
   return __real___libc_start_main(main, count, arguments, construct, NULL, end, stack_end);
 }
 
 extern void* __dso_handle;
-extern int __cxa_atexit(void (*)(void*), void*, void*);
 int atexit(void (*function)(void)) { return __cxa_atexit((void (*)(void*))function, NULL, &__dso_handle); }
 
 // --- files (2.33)
@@ -50,10 +54,6 @@ int atexit(void (*function)(void)) { return __cxa_atexit((void (*)(void*))functi
 #else
 #define STAT_VERSION 0
 #endif
-extern int __xstat(int, const char*, struct stat*);
-extern int __lxstat(int, const char*, struct stat*);
-extern int __fxstat(int, int, struct stat*);
-extern int __fxstatat(int, int, const char*, struct stat*, int);
 int stat(const char* path, struct stat* into) { return __xstat(STAT_VERSION, path, into); }
 int lstat(const char* path, struct stat* into) { return __lxstat(STAT_VERSION, path, into); }
 int fstat(int file, struct stat* into) { return __fxstat(STAT_VERSION, file, into); }
