@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# packages.sh [OUTPUT_DIRECTORY]: builds the portable program (build-portable) and its packages: an archive and a package of Debian, into
-# build/packages. The same commit gives the same bytes, wherever it lies and whenever it is built (tools/reproducible.sh).
+# packages.sh [OUTPUT_DIRECTORY]: builds the portable program (build-portable) and its packages: an archive, a package of Debian
+# and a wheel of Python, into build/packages, with their bill of materials. The same commit gives the same bytes, wherever it lies and whenever it is built (tools/reproducible.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "${1:-build/packages}"
@@ -12,6 +12,8 @@ export SOURCE_DATE_EPOCH
 tools/build.sh portable -- loralei
 rm -f "$output"/loralei*
 packaging/tarball.sh build-portable "$output"
+packaging/sbom.py build-portable build-portable/loralei -o "$output/loralei.sbom.cdx.json"
+packaging/python/build_wheel.py --sbom "$output/loralei.sbom.cdx.json" -o "$output"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 umask 022

@@ -30,6 +30,10 @@ def run(*command, **more):
     return done.stdout
 
 
+def commit_time():
+    return os.environ.get("SOURCE_DATE_EPOCH") or run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
+
+
 def one_file(pattern):
     found = sorted(PACKAGES.glob(pattern))
     if len(found) != 1:
@@ -195,6 +199,10 @@ class Files(unittest.TestCase):
             run(ROOT / "packaging/tarball.sh", ROOT / "build-portable", folder)
             again = pathlib.Path(folder) / archive.name
             self.assertEqual(hashlib.sha256(again.read_bytes()).hexdigest(), hashlib.sha256(archive.read_bytes()).hexdigest())
+            package = one_file("loralei_*_amd64.deb")
+            run("cpack", "-G", "DEB", "-B", folder, cwd=ROOT / "build-portable", env={**os.environ, "SOURCE_DATE_EPOCH": commit_time()}, umask=0o022)
+            again = pathlib.Path(folder) / package.name
+            self.assertEqual(hashlib.sha256(again.read_bytes()).hexdigest(), hashlib.sha256(package.read_bytes()).hexdigest())
 
     def test_the_program_does_not_say_where_it_was_built(self):
         program = ROOT / "build-portable/loralei"
