@@ -12,8 +12,8 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tools/packages.sh >/dev/null
-git clone -q "$here" "$work/some other place"
-(cd "$work/some other place" && CCACHE_DISABLE=1 tools/packages.sh "$work/packages" >/dev/null)
+git clone -q "$here" "$work/another-place"
+(cd "$work/another-place" && CCACHE_DISABLE=1 tools/packages.sh "$work/packages" >/dev/null)
 (cd "$work/packages" && sha256sum *) >"$work/sums"
 cd build/packages
 if sha256sum --check "$work/sums"; then
