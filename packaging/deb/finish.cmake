@@ -5,6 +5,9 @@ set(root ${CPACK_TEMPORARY_INSTALL_DIRECTORY}/usr/share)
 file(COPY ${deb}/copyright DESTINATION ${root}/doc/loralei FILE_PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
 file(MAKE_DIRECTORY ${root}/lintian/overrides)
 configure_file(${deb}/lintian-overrides ${root}/lintian/overrides/loralei COPYONLY)
+# The settings are the administrator's (conffiles).
+file(MAKE_DIRECTORY ${CPACK_TEMPORARY_INSTALL_DIRECTORY}/etc/default)
+configure_file(${deb}/../systemd/default ${CPACK_TEMPORARY_INSTALL_DIRECTORY}/etc/default/loralei COPYONLY)
 string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)  # SOURCE_DATE_EPOCH where it is set
 file(WRITE ${root}/doc/loralei/changelog.Debian
   "loralei (${CPACK_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}) unstable; urgency=medium\n\n  * What changed stands in CHANGELOG.md.\n\n -- ${CPACK_PACKAGE_CONTACT}  ${date}\n")

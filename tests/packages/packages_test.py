@@ -168,10 +168,19 @@ class InACleanRoot(unittest.TestCase):
         added = set(root.files()) - set(before)
         self.assertIn("usr/bin/loralei", added)
         self.assertIn("usr/share/doc/loralei/copyright", added)
+        self.assertIn("usr/lib/systemd/system/loralei.service", added)
+        # Its settings are kept when they were changed, and go with a purge.
+        settings = root.folder / "etc/default/loralei"
+        settings.write_text(settings.read_text() + "LORALEI_MODEL=/root/my-model\n")
+        root.run("sh", "-c", "apt-get install -y --reinstall --no-install-recommends /tmp/loralei.deb")
+        self.assertIn("LORALEI_MODEL=/root/my-model", settings.read_text())
+        root.run("sh", "-c", "install -d /var/lib/private/loralei && touch /var/lib/private/loralei/kept && apt-get remove -y loralei && test -e /var/lib/private/loralei/kept "
+                             "&& apt-get install -y --no-install-recommends /tmp/loralei.deb")
         self.assertEqual([one for one in added if one.startswith(("usr/local", "opt", "root", "home"))], [])
         # The demo that it brings.
         self.assertIn(ANSWER, root.run("loralei", "run", "/usr/share/loralei/demo/model", "--adapter", "/usr/share/loralei/demo/adapters/shout", ASKED))
         root.run("apt-get", "purge", "-y", "loralei")
+        (root.folder / "var/lib/private").rmdir()  # made here, and empty again
         after = root.files()
         self.assertEqual({name: what for name, what in after.items() if before.get(name) != what}, {})
         self.assertEqual(set(before) - set(after), set())
