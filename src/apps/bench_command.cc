@@ -188,9 +188,7 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   report.scenario = flags.scenario;
   report.version = std::string(version_string()) + " " + commit_string() + " " + build_string();
   say_where(report);
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->count() > 0) report.args[option->get_name()] = CLI::detail::join(option->results(), ",");
-  }
+  report.args = stated_options(command);
   if (flags.scenario == "machine")
     for (const auto& [key, value] : report.machine) log.log(LogLevel::kInfo, key + ": " + value);
   own_defaults(flags, command);

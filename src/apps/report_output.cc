@@ -32,6 +32,34 @@ void add_report_options(CLI::App& command, ReportFlags& flags) {
   command.add_option("--report,--html", flags.page, "write the report as one HTML page with charts");
 }
 
+std::map<std::string, std::string> stated_options(const CLI::App& command, std::string_view words) {
+  std::map<std::string, std::string> typed;  // by the name that was typed
+  std::string open;
+  while (!words.empty()) {
+    const size_t end = std::min(words.find('\0'), words.size());
+    const std::string word(words.substr(0, end));
+    words.remove_prefix(std::min(end + 1, words.size()));
+    const size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
+    if (!open.empty()) typed[open] = word;
+    open = word.starts_with("--") && equals == std::string::npos ? word : "";
+    if (equals != std::string::npos) typed[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  std::map<std::string, std::string> stated;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0) continue;
+    std::string& value = stated[option->get_name()] = CLI::detail::join(option->results(), ",");
+    if (is_secret(option->get_name())) value = "...";
+    if (is_secret(option->get_name()) || option->count() > 1 || option->get_items_expected_max() == 0) continue;
+    for (const std::string& name : option->get_lnames())
+      if (const auto found = typed.find("--" + name); found != typed.end()) value = found->second;
+  }
+  return stated;
+}
+
+std::map<std::string, std::string> stated_options(const CLI::App& command) {
+  return stated_options(command, read_system_text("/proc/self/cmdline").value_or(""));
+}
+
 void say_where(BenchReport& report) {
   report.time = report_time();
   report.machine = {{"cpu", cpu_model_name()},

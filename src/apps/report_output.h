@@ -7,6 +7,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,11 @@ struct ReportFlags {
 
 // --json and --report; the latter's old name is --html.
 void add_report_options(CLI::App& command, ReportFlags& flags);
+
+// The options that were stated, with their values as `words` (as of typed_command) have
+// them where that can be told: CLI11 puts numbers in the place of names.
+std::map<std::string, std::string> stated_options(const CLI::App& command, std::string_view words);
+std::map<std::string, std::string> stated_options(const CLI::App& command);  // of this process
 
 // Date, machine and command of this process.
 void say_where(BenchReport& report);

@@ -130,8 +130,7 @@ int simulate_command(SimulateFlags& flags, const CLI::App& command) {
   BenchReport report;
   report.scenario = "simulate";
   report.version = std::string(version_string()) + " " + commit_string();
-  for (const CLI::Option* option : command.get_options())
-    if (option->count() > 0) report.args[option->get_name()] = CLI::detail::join(option->results(), ",");
+  report.args = stated_options(command);
   Status status = run_simulation(flags, report);
   if (status.ok()) {
     std::fputs(report_table(report).c_str(), stdout);
