@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <set>
 
-#include "report/axis.h"
 #include "report/chart_shapes.h"
 
 namespace loralei {
@@ -21,7 +21,14 @@ using Cell = ReportTable::Cell;
 
 bool is_finite(const Point& point) { return std::isfinite(point.first) && std::isfinite(point.second); }
 
-Cell number_cell(double value) { return {axis_number(value), true, value}; }
+// Four digits, and all of them before the point.
+std::string table_number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, std::fabs(value) >= 1000 && std::fabs(value) < 1e15 ? "%.0f" : "%.4g", value);
+  return text;
+}
+
+Cell number_cell(double value) { return {table_number(value), true, value}; }
 
 // The smallest value that so many reach, as the curve says.
 ReportTable percentile_table(const Chart& chart) {
@@ -61,7 +68,7 @@ Cell point_cell(const ChartSeries& series, size_t point) {
   Cell cell = number_cell(series.points[point].second);
   if (point < series.ranges.size() && series.ranges[point].first < series.ranges[point].second)
     cell.text +=
-        " (" + axis_number(series.ranges[point].first) + " .. " + axis_number(series.ranges[point].second) + ")";
+        " (" + table_number(series.ranges[point].first) + " .. " + table_number(series.ranges[point].second) + ")";
   return cell;
 }
 
