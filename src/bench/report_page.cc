@@ -31,11 +31,14 @@ std::vector<ReportTile> tiles_of(const BenchReport& report) {
     if (const BenchRow* const row = find_row(report, name); row != nullptr && tiles.size() < kTilesMost)
       tiles.push_back(tile_of(*row, words));
   if (!tiles.empty()) return tiles;
+  const auto short_name = [&](const BenchRow& row) {
+    return row.name.starts_with(report.scenario + ".") ? row.name.substr(report.scenario.size() + 1) : row.name;
+  };
   for (const BenchRow& row : report.rows)
-    if ((row.bound || row.unit == "tok/s") && tiles.size() < kTilesMost) tiles.push_back(tile_of(row, row.name));
+    if ((row.bound || row.unit == "tok/s") && tiles.size() < kTilesMost) tiles.push_back(tile_of(row, short_name(row)));
   for (const BenchRow& row : report.rows)
     if (tiles.empty() || (tiles.size() < kTilesMost && !row.bound && row.unit == "GB/s"))
-      tiles.push_back(tile_of(row, row.name));
+      tiles.push_back(tile_of(row, short_name(row)));
   return tiles;
 }
 

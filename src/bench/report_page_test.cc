@@ -28,7 +28,7 @@ TEST(RowCharts, NumbersInNamesAreTheAxisAndBoundsFollow) {
   ASSERT_EQ(charts.size(), 1u);
   EXPECT_EQ(charts[0].title, "Tokens a second");
   EXPECT_EQ(charts[0].x, "memory budget, GB");
-  EXPECT_EQ(charts[0].note, "All of m.q8.");
+  EXPECT_EQ(charts[0].note, "Rows of m.q8.");
   ASSERT_EQ(charts[0].series.size(), 3u);
   EXPECT_EQ(charts[0].series[0].name, "flex.tok_s");
   EXPECT_EQ(charts[0].series[0].points, (std::vector<std::pair<double, double>>{{1.5, 3}, {2, 4}})) << "in order";
@@ -39,10 +39,11 @@ TEST(RowCharts, NumbersInNamesAreTheAxisAndBoundsFollow) {
 TEST(RowCharts, OneNumberIsABarAndUnitsHaveTheirOwn) {
   BenchReport report =
       report_of("mixed", {made("mixed.m.n8.base_tok_s", "tok/s", 4), made("mixed.m.n8.tok_s", "tok/s", 3),
-                          made("mixed.m.n8.ratio", "ratio", 0.9)});
+                          made("mixed.m.n8.ratio", "ratio", 0.9), made("mixed.m.n8.lora_tax", "ratio", 1.1),
+                          made("mixed.m.n8.rounds", "rounds", 5)});
   report.rows[0].peer = 2;
   const std::vector<Chart> charts = row_charts(report);
-  ASSERT_EQ(charts.size(), 2u);
+  ASSERT_EQ(charts.size(), 2u) << "a bar alone has none";
   EXPECT_EQ(charts[0].categories, (std::vector<std::string>{"n8.base_tok_s", "n8.tok_s"}));
   EXPECT_EQ(charts[0].series[1].name, "peer");
   EXPECT_EQ(charts[1].title, "Ratios");

@@ -205,7 +205,7 @@ Chart chart_of(const Rows& rows, bool of_one_metric) {
   }
   const size_t common = common_parts(rows);
   for (size_t i = 1; i < common; ++i) chart.note += (chart.note.empty() ? "" : ".") + rows.front().parts[i];
-  if (!chart.note.empty()) chart.note = "All of " + chart.note + ".";
+  if (!chart.note.empty()) chart.note = "Rows of " + chart.note + ".";
   if (all_have_x && most > 1)
     fill_curves(rows, common, chart);
   else
@@ -246,9 +246,14 @@ std::vector<Chart> row_charts(const BenchReport& report) {
     for (const Rows& of_metric : grouped(of_unit, [](const NamedRow& one) { return one.metric(); }))
       charts.push_back(chart_of(of_metric, true));
   }
+  // One bar says no more than its row.
+  const auto says_little = [](const Chart& chart) { return chart.categories.size() == 1; };
+  if (!std::all_of(charts.begin(), charts.end(), says_little)) std::erase_if(charts, says_little);
   std::set<std::string> titles;
-  for (Chart& chart : charts)
-    while (!titles.insert(chart.title).second) chart.title += " (others)";
+  for (Chart& chart : charts) {
+    if (titles.contains(chart.title)) chart.title += " (" + chart.y + ")";
+    while (!titles.insert(chart.title).second) chart.title += ", more";
+  }
   if (charts.size() > kChartsMost) charts.resize(kChartsMost);
   return charts;
 }
