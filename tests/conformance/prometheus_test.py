@@ -17,7 +17,7 @@ import unittest
 import urllib.parse
 import urllib.request
 
-from live_server import ROOT, LiveRouter, LiveServer
+from live_server import BINARY, ROOT, LiveRouter, LiveServer
 
 RULES, BOARD = ROOT / "tools/prometheus", ROOT / "tools/grafana"
 KEY = "a-key-for-prometheus"
@@ -87,6 +87,17 @@ class Board(unittest.TestCase):
                 self.assertTrue(named, target["expr"])
                 for match in named:
                     self.assertRegex(match, r'instance=~"\$(instance|router)"', target["expr"])
+
+
+class Options(unittest.TestCase):
+    def test_that_are_named_exist(self):
+        known = set()
+        for command in ("serve", "route"):
+            said = subprocess.run([str(BINARY), command, "--help-all" if command == "serve" else "--help"], capture_output=True, text=True, timeout=60)
+            known |= set(re.findall(r"--[a-z][a-z0-9-]+", said.stdout))
+        self.assertGreater(len(known), 50)
+        for path in (BOARD / "loralei.json", RULES / "alerts.yml"):
+            self.assertEqual(set(re.findall(r"--[a-z][a-z0-9-]+", path.read_text())) - known, set(), path.name)
 
 
 @unittest.skipUnless(shutil.which("promtool"), "prometheus is not installed: tools/setup.sh test brings it")

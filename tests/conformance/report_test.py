@@ -11,6 +11,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as tree
 
+from doc_pages import blocks_of
 from live_server import BINARY, ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -209,6 +210,22 @@ class Reports(unittest.TestCase):
         said = run("simulate", "--profile", "a40-llama2-7b", "--workload", self.workload, "--report", self.folder / "none/x.html", status=1).stderr
         self.assertIn("none/x.html", said)
         self.assertEqual(run("simulate", "--profile", "a40-llama2-7b", "--workload", self.workload, "--json", "/dev/stdout").stdout.count('"scenario": "simulate"'), 1)
+
+    def test_the_page_on_sizing_shows_these_very_numbers(self):
+        """docs_test runs its commands; what the simulator says there is the same to the digit, wherever it runs."""
+        box = self.folder / "box"
+        (box / "build").mkdir(parents=True)
+        (box / "build/loralei").symlink_to(BINARY.resolve())
+        blocks = blocks_of(ROOT / "docs/sizing.md")
+        compared = 0
+        for block, after in zip(blocks, blocks[1:]):
+            if block.language != "sh" or "simulate " not in block.text or block.not_run:
+                continue
+            done = subprocess.run(["bash", "-c", block.text], cwd=box, capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.strip(), after.text.strip(), block.where)
+            compared += 1
+        self.assertEqual(compared, 3)
 
     def test_what_is_no_report_is_refused(self):
         for name, text in (("empty", ""), ("list", "[]"), ("other", '{"a": 1}'), ("deep", "[" * 100_000), ("row", '{"scenario": "x", "rows": [1]}')):
