@@ -34,7 +34,7 @@ svg{display:block;width:100%;height:auto}svg text{fill:var(--ink)}svg .quiet{fil
 table{border-collapse:collapse;font-size:.84rem;font-variant-numeric:tabular-nums;margin:.5rem 0}
 th,td{padding:.22rem .7rem;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
 th{color:var(--quiet);font-weight:600}th:first-child,td:first-child{text-align:left;padding-left:0}
-td.words{text-align:left;white-space:normal;min-width:10rem}
+td.word,td.words{text-align:left}td.words{white-space:normal;min-width:10rem}
 p.note{color:var(--quiet);font-size:.85rem;margin:.3rem 0}
 ul.claims{list-style:none;padding:0;margin:0}ul.claims li{margin:.2rem 0}
 .met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}
@@ -42,7 +42,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;font-size:.
 dt{color:var(--quiet)}dd{margin:0;overflow-wrap:anywhere}
 code{font:13px/1.5 ui-monospace,"DejaVu Sans Mono",monospace}
 dd code{background:var(--card);border-radius:.3rem;padding:.1rem .35rem;box-decoration-break:clone}
-@media print{body{padding:0;max-width:none;font-size:11pt}.tile{border:1px solid var(--grid)}section.figures{break-inside:auto}
+@media print{body{padding:0;max-width:none;font-size:11pt}.tile{border:1px solid var(--grid);flex-basis:6rem;padding:.5rem .6rem}.tile b{font-size:1.2rem}section.figures{break-inside:auto}
 tr{break-inside:avoid}.wide{overflow:visible}th,td{white-space:normal;padding:.15rem .35rem}table{font-size:8.5pt}}
 )";
 
@@ -54,7 +54,12 @@ std::string exact(double value) {
 
 std::string cell_markup(const ReportTable::Cell& cell, size_t column) {
   if (cell.is_number) return "<td><data value=\"" + exact(cell.value) + "\">" + markup_text(cell.text) + "</data></td>";
-  return (column > 0 && !cell.text.empty() ? "<td class=\"words\">" : "<td>") + markup_text(cell.text) + "</td>";
+  constexpr size_t kShort = 12;
+  const bool is_words = column > 0 && !cell.text.empty();
+  return (!is_words                   ? "<td>"
+          : cell.text.size() > kShort ? "<td class=\"words\">"
+                                      : "<td class=\"word\">") +
+         markup_text(cell.text) + "</td>";
 }
 
 std::string table_markup(const ReportTable& table) {
