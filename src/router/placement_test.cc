@@ -183,18 +183,20 @@ TEST_F(PlacementTest, WhoRefusesIsToldOfOnceAndAskedAgainLater) {
   report(0, {"a", "b"});
   report(50, {"a", "b"});
   placed->turn();
-  until([&] { return placed->figures().refused >= 2; });
-  const std::string log = log_.text();
-  const size_t first = log.find("lets nobody without its admin key bring adapters");
+  // Both replicas are asked for both.
+  until([&] { return placed->figures().refused == 4; });
+  const std::string log = log_.text(), told = "lets nobody without its admin key bring adapters";
+  const size_t first = log.find(told), second = log.find(told, first + 1);
   ASSERT_NE(first, std::string::npos);
-  const uint64_t refused = placed->figures().refused;
+  ASSERT_NE(second, std::string::npos);
+  EXPECT_EQ(log.find(told, second + 1), std::string::npos) << "once of each replica";
   placed->turn();
-  EXPECT_EQ(placed->figures().refused, refused);
   status_ = 200;
   clock_.advance_ns(61 * kS);
   report(100, {"a", "b"});
   placed->turn();
-  until([&] { return placed->figures().brought >= 2; });
+  until([&] { return placed->figures().brought == 4; });
+  EXPECT_EQ(asked().size(), 8u) << "nobody was asked again before";
 }
 
 // One that fails for a moment keeps its homes; one that is gone does not.

@@ -11,6 +11,7 @@ import unittest
 from urllib.parse import urlsplit
 
 from browser import CHROMIUM, FIREFOX, Chromium, Firefox
+from held_answers import HeldAnswers
 from live_server import ROOT, LiveRouter, LiveServer
 
 HOSTILE = "<img src=x onerror=\"window.hit=1\">"
@@ -149,7 +150,7 @@ class Dashboard(unittest.TestCase):
 
     # --- the playground
 
-    def ask(self, page, models, **fields):
+    def begin(self, page, models, **fields):
         page.wait("document.querySelectorAll('#models input').length > 1")
         page.run(f"""(() => {{ const wanted = {json.dumps(models)};
           for (const row of document.querySelectorAll('#models label'))
@@ -157,28 +158,40 @@ class Dashboard(unittest.TestCase):
         for name, value in {"#temperature": "0", "#max-tokens": "32", **fields}.items():
             page.fill(name, value)
         page.click("#ask")
+
+    def wait_for_answers(self, page):
         page.wait("!document.getElementById('ask').disabled")
+
+    def ask(self, page, models, **fields):
+        self.begin(page, models, **fields)
+        self.wait_for_answers(page)
 
     def test_playground_streams_answers_side_by_side(self):
         server = self.server()
-        page = self.live(server, "/#playground")
+        held = HeldAnswers(server.url, events=4)
+        self.addCleanup(held.close)
+        page = self.live(held, "/#playground")
         page.wait("document.querySelectorAll('#models input:checked').length === 2")
-        page.run("""window.sizes = []; new MutationObserver(() => sizes.push([...document.querySelectorAll('.answer pre')]
-          .map((one) => one.textContent.length))).observe(document.getElementById('answers'), {subtree: true, childList: true, characterData: true})""")
-        self.ask(page, ["shout", "reverse"])
-        answers = page.run("[...document.querySelectorAll('.answer')].map((one) => [one.querySelector('h2').textContent, one.querySelector('pre').textContent])")
-        for model, text in answers:
+        self.begin(page, ["shout", "reverse"])
+        # Both have begun and neither has ended: the rest of them has not left the server's side.
+        page.wait("[...document.querySelectorAll('.answer pre')].filter((one) => one.textContent.length > 0).length === 2")
+        shown = "[...document.querySelectorAll('.answer')].map((one) => [one.querySelector('h2').textContent, one.querySelector('pre').textContent])"
+        begun = dict(page.run(shown))
+        self.assertTrue(page.run("document.getElementById('ask').disabled"))
+        held.release()
+        self.wait_for_answers(page)
+        answers = dict(page.run(shown))
+        self.assertEqual(set(answers), {"shout", "reverse"})
+        for model, text in answers.items():
             body = {"model": model, "temperature": 0, "max_tokens": 32, "messages": [{"role": "user", "content": "Mara bought 42 red lamps"}]}
             said = server.request("POST", "/v1/chat/completions", body)[2]["choices"][0]["message"]["content"]
             self.assertEqual(text, said)
-        self.assertEqual({model for model, _ in answers}, {"shout", "reverse"})
-        sizes = page.run("window.sizes")
-        self.assertGreater(len({tuple(one) for one in sizes}), 4, "they came in pieces")
-        self.assertTrue(any(all(one) and one != sizes[-1] for one in sizes if len(one) == 2), f"and at the same time: {sizes}")
+            self.assertLess(len(begun[model]), len(text))
+            self.assertTrue(text.startswith(begun[model]), (text, begun[model]))
         for figures in page.run("[...document.querySelectorAll('.figures')].map((one) => one.textContent)"):
             self.assertRegex(figures, r"first token [\d.]+ m?s .* [\d.,]+ tokens/s .* \d+ tokens")
         self.shot(page, "playground")
-        self.check(page, server)
+        self.check(page, held)
 
     def test_playground_takes_a_schema_and_stops(self):
         server = self.server()

@@ -36,17 +36,19 @@ class LiveServer:
         found = queue.Queue()
 
         def read():
-            for line in self.process.stdout:
-                self.lines.append(line.rstrip())
-                match = re.search(r"(https?)://127\.0\.0\.1:(\d+)", line)
-                if match:
-                    found.put((match.group(1), int(match.group(2))))
+            with self.process.stdout as output:
+                for line in output:
+                    self.lines.append(line.rstrip())
+                    match = re.search(r"(https?)://127\.0\.0\.1:(\d+)", line)
+                    if match:
+                        found.put((match.group(1), int(match.group(2))))
             found.put(None)
 
         self.reader = threading.Thread(target=read, daemon=True)
         self.reader.start()
         where = found.get(timeout=START_SECONDS)
         if where is None:
+            self.process.wait(timeout=START_SECONDS)
             raise RuntimeError("the server did not start:\n" + "\n".join(self.lines))
         scheme, self.port = where
         self.url = f"{scheme}://127.0.0.1:{self.port}"
