@@ -181,9 +181,7 @@ ReportTable compared_figures(std::span<const NamedReport> runs, const std::vecto
   return table;
 }
 
-}  // namespace
-
-std::string report_html(const BenchReport& report) {
+ReportPage page_of(const BenchReport& report) {
   ReportPage page;
   page.title = "loralei " + report.scenario;
   page.subtitle = report.version + (report.time.empty() ? "" : " · " + report.time);
@@ -197,8 +195,12 @@ std::string report_html(const BenchReport& report) {
                            target.ok()});
   page.charts = charts_of(report);
   page.figures = figures_of(report);
-  return report_page(page);
+  return page;
 }
+
+}  // namespace
+
+std::string report_html(const BenchReport& report) { return report_page(page_of(report)); }
 
 std::vector<std::string> run_names(std::span<const NamedReport> runs) {
   const std::vector<std::string> options = options_that_differ(runs);
@@ -214,7 +216,9 @@ std::vector<std::string> run_names(std::span<const NamedReport> runs) {
 
 std::string comparison_html(const std::string& title, const std::string& command, std::span<const NamedReport> runs) {
   ReportPage page;
+  if (runs.size() == 1) page = page_of(runs[0].report);
   page.title = title;
+  if (runs.size() == 1) return report_page(page);
   page.subtitle = std::to_string(runs.size()) + " runs beside each other";
   page.command = command;
   const std::vector<std::string> names = run_names(runs);

@@ -30,10 +30,27 @@ TEST(RowCharts, NumbersInNamesAreTheAxisAndBoundsFollow) {
   EXPECT_EQ(charts[0].x, "memory budget, GB");
   EXPECT_EQ(charts[0].note, "Rows of m.q8.");
   ASSERT_EQ(charts[0].series.size(), 3u);
-  EXPECT_EQ(charts[0].series[0].name, "flex.tok_s");
+  EXPECT_EQ(charts[0].series[0].name, "flex");
   EXPECT_EQ(charts[0].series[0].points, (std::vector<std::pair<double, double>>{{1.5, 3}, {2, 4}})) << "in order";
   EXPECT_TRUE(charts[0].series[1].is_bound);
   EXPECT_EQ(charts[0].series[1].points, (std::vector<std::pair<double, double>>{{1.5, 3.5}}));
+}
+
+TEST(RowCharts, OneBoundOfAllIsOneCurve) {
+  BenchReport report = report_of("decode", {});
+  for (const char* kind : {"a", "b"}) {
+    for (const int batch : {1, 8}) {
+      report.rows.push_back(
+          made("decode.m." + std::string(kind) + ".b" + std::to_string(batch) + ".tok_s", "tok/s", batch));
+      report.rows.back().bound = 2 * batch;
+    }
+  }
+  std::vector<Chart> charts = row_charts(report);
+  ASSERT_EQ(charts[0].series.size(), 3u);
+  EXPECT_EQ(charts[0].series[2].name, "all");
+  report.rows[0].bound = 5;
+  charts = row_charts(report);
+  EXPECT_EQ(charts[0].series.size(), 4u) << "they differ";
 }
 
 TEST(RowCharts, OneNumberIsABarAndUnitsHaveTheirOwn) {
@@ -97,6 +114,10 @@ TEST(Comparison, WhatCameOfRatesStandsAgainstThem) {
   std::vector<NamedReport> one = runs();
   one.resize(1);
   EXPECT_EQ(comparison_html("title", "", one).find("against the rate"), std::string::npos);
+  one[0].report.targets.push_back({"goal", ">=", 2, 1});
+  const std::string alone = comparison_html("title", "", one);
+  EXPECT_EQ(alone.find("run0.json"), std::string::npos) << "nothing to tell it from";
+  EXPECT_NE(alone.find("missed"), std::string::npos);
   EXPECT_NE(comparison_html("<title>", "", {}).find("<h1>&lt;title&gt;</h1>"), std::string::npos);
 }
 

@@ -95,9 +95,10 @@ struct NamedRow {
   std::string number_part;
   std::string_view x_words;
   std::string metric() const { return parts.empty() ? "" : parts.back(); }
-  std::string name(size_t from) const {
+  // Without so many parts at the front, and at the end.
+  std::string name(size_t from, size_t left_out = 0) const {
     std::string text;
-    for (size_t i = from; i < parts.size(); ++i) text += (text.empty() ? "" : ".") + parts[i];
+    for (size_t i = from; i + left_out < parts.size(); ++i) text += (text.empty() ? "" : ".") + parts[i];
     return text;
   }
 };
@@ -136,6 +137,11 @@ size_t common_parts(const Rows& rows) {
   return std::min(count, rows.front().parts.size() > 1 ? rows.front().parts.size() - 1 : count);
 }
 
+// Parts of names that a chart need not repeat.
+struct NameEnds {
+  size_t front = 0, back = 0;
+};
+
 ChartSeries& series_of(Chart& chart, const std::string& name, bool is_bound) {
   for (ChartSeries& series : chart.series)
     if (series.name == name && series.is_bound == is_bound) return series;
@@ -156,12 +162,25 @@ void sort_points(ChartSeries& series) {
   series = std::move(sorted);
 }
 
-void fill_curves(const Rows& rows, size_t common, Chart& chart) {
+// What all have the same bound has one.
+void share_bound(Chart& chart) {
+  const auto is_bound = [](const ChartSeries& series) { return series.is_bound; };
+  const auto first = std::find_if(chart.series.begin(), chart.series.end(), is_bound);
+  if (first == chart.series.end() || std::count_if(chart.series.begin(), chart.series.end(), is_bound) < 2) return;
+  ChartSeries bound = *first;
+  const auto is_other = [&](const ChartSeries& series) { return series.is_bound && series.points != bound.points; };
+  if (std::any_of(chart.series.begin(), chart.series.end(), is_other)) return;
+  std::erase_if(chart.series, is_bound);
+  bound.name = "all";
+  chart.series.push_back(std::move(bound));
+}
+
+void fill_curves(const Rows& rows, const NameEnds& ends, Chart& chart) {
   chart.has_marks = true;
   chart.x = std::string(rows.front().x_words);
   chart.x_scale = ChartScale::kAuto;
   for (const NamedRow& one : rows) {
-    const std::string name = one.name(common);
+    const std::string name = one.name(ends.front, ends.back);
     ChartSeries& series = series_of(chart, name, false);
     series.points.emplace_back(*one.x, one.row->value);
     series.ranges.emplace_back(one.row->min, one.row->max);
@@ -169,12 +188,13 @@ void fill_curves(const Rows& rows, size_t common, Chart& chart) {
     if (one.row->peer) series_of(chart, name + ", peer", false).points.emplace_back(*one.x, *one.row->peer);
   }
   for (ChartSeries& series : chart.series) sort_points(series);
+  share_bound(chart);
 }
 
-void fill_bars(const Rows& rows, size_t common, Chart& chart) {
+void fill_bars(const Rows& rows, const NameEnds& ends, Chart& chart) {
   for (const NamedRow& one : rows) {
     const auto x = static_cast<double>(chart.categories.size());
-    const std::string name = one.name(common);
+    const std::string name = one.name(ends.front, ends.back);
     chart.categories.push_back(one.number_part + (one.number_part.empty() || name.empty() ? "" : ".") + name);
     ChartSeries& series = series_of(chart, "median", false);
     series.points.emplace_back(x, one.row->value);
@@ -184,7 +204,7 @@ void fill_bars(const Rows& rows, size_t common, Chart& chart) {
   }
 }
 
-Chart chart_of(const Rows& rows, bool of_one_metric) {
+Chart chart_of(const Rows& rows) {
   const std::string& unit = rows.front().row->unit;
   Chart chart;
   chart.title = chart.y = unit;
@@ -193,7 +213,6 @@ Chart chart_of(const Rows& rows, bool of_one_metric) {
     chart.title = words.title;
     chart.y = words.axis;
   }
-  if (of_one_metric) chart.title += ": " + rows.front().metric();
   std::map<std::string, std::set<double>> places;
   bool all_have_x = true;
   size_t most = 0;  // places of a curve
@@ -203,13 +222,18 @@ Chart chart_of(const Rows& rows, bool of_one_metric) {
     if (one.x) curve.insert(*one.x);
     most = std::max(most, curve.size());
   }
-  const size_t common = common_parts(rows);
-  for (size_t i = 1; i < common; ++i) chart.note += (chart.note.empty() ? "" : ".") + rows.front().parts[i];
+  NameEnds ends{.front = common_parts(rows)};
+  const bool one_metric = std::all_of(rows.begin(), rows.end(), [&](const NamedRow& one) {
+    return one.metric() == rows.front().metric() && one.parts.size() > ends.front + 1;
+  });
+  ends.back = one_metric ? 1 : 0;
+  if (one_metric && unit != "tok/s") chart.title += ": " + rows.front().metric();
+  for (size_t i = 1; i < ends.front; ++i) chart.note += (chart.note.empty() ? "" : ".") + rows.front().parts[i];
   if (!chart.note.empty()) chart.note = "Rows of " + chart.note + ".";
   if (all_have_x && most > 1)
-    fill_curves(rows, common, chart);
+    fill_curves(rows, ends, chart);
   else
-    fill_bars(rows, common, chart);
+    fill_bars(rows, ends, chart);
   return chart;
 }
 
@@ -241,10 +265,10 @@ std::vector<Chart> row_charts(const BenchReport& report) {
   std::vector<Chart> charts;
   for (const Rows& of_unit : grouped(rows, [](const NamedRow& one) { return one.row->unit + (one.x ? " x" : ""); })) {
     const bool split = series_in(of_unit) > kSeriesMost && of_unit.front().x;
-    if (!split) charts.push_back(chart_of(of_unit, false));
+    if (!split) charts.push_back(chart_of(of_unit));
     if (!split) continue;
     for (const Rows& of_metric : grouped(of_unit, [](const NamedRow& one) { return one.metric(); }))
-      charts.push_back(chart_of(of_metric, true));
+      charts.push_back(chart_of(of_metric));
   }
   // One bar says no more than its row.
   const auto says_little = [](const Chart& chart) { return chart.categories.size() == 1; };
