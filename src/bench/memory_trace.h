@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/result.h"
-#include "report/chart.h"
 #include "cost/step_features.h"
 #include "engine/engine_host.h"
+#include "report/chart.h"
 
 namespace loralei {
 
