@@ -114,6 +114,7 @@ void add_bench_command(CLI::App& app, int& exit_code);
 void add_profile_command(CLI::App& app, int& exit_code);
 void add_workload_command(CLI::App& app, int& exit_code);
 void add_simulate_command(CLI::App& app, int& exit_code);
+void add_report_command(CLI::App& app, int& exit_code);
 void add_route_command(CLI::App& app, int& exit_code);
 
 }  // namespace loralei
