@@ -12,4 +12,5 @@ string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)  # SOURCE_DATE_EPOCH wh
 file(WRITE ${root}/doc/loralei/changelog.Debian
   "loralei (${CPACK_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}) unstable; urgency=medium\n\n  * What changed stands in CHANGELOG.md.\n\n -- ${CPACK_PACKAGE_CONTACT}  ${date}\n")
 file(RENAME ${root}/doc/loralei/CHANGELOG.md ${root}/doc/loralei/changelog)
-execute_process(COMMAND gzip -9nf ${root}/doc/loralei/changelog.Debian ${root}/doc/loralei/changelog COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB pages ${root}/man/man1/*.1)
+execute_process(COMMAND gzip -9nf ${root}/doc/loralei/changelog.Debian ${root}/doc/loralei/changelog ${pages} COMMAND_ERROR_IS_FATAL ANY)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ServiceManager: tells the service manager that started this process (systemd, Type=notify) when it is ready,
-// reads its files again, and ends. Without one, nothing is done.
+// ServiceManager: tells the service manager that started this process (systemd,
+// Type=notify) when it is ready, reads its files again, and ends. Without one, nothing is
+// done.
 //
 // Thread: one. Ownership: borrows the log; each message has a socket of its own.
 // Failure: a manager that cannot be told is told nothing, and the log says so.
