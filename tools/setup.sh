@@ -7,7 +7,8 @@ set -euo pipefail
 build_packages=(ca-certificates curl jq g++ cmake ninja-build pkg-config libboost1.81-dev libcli11-dev
   libspdlog-dev prometheus-cpp-dev libpcre2-dev libicu-dev libsqlite3-dev libzmq3-dev libssl-dev)
 test_packages=(openssl libsentencepiece-dev clang clang-format libclang-rt-14-dev python3 python3-venv git bsdextrautils
-  chromium libopenmpi-dev openmpi-bin libgrpc++-dev protobuf-compiler protobuf-compiler-grpc)
+  debootstrap dpkg-dev lintian ccache strace systemd icu-devtools man-db groff-base zsh fish
+  chromium libopenmpi-dev openmpi-bin libgrpc++-dev protobuf-compiler protobuf-compiler-grpc prometheus)
 long_packages=(g++-aarch64-linux-gnu qemu-user-static bochs bochs-term bochsbios vgabios isolinux syslinux-common
   xorriso busybox-static cpio bsdutils binutils valgrind)
 
@@ -32,6 +33,13 @@ if [ "$(id -u)" -ne 0 ]; then
     exit 1
   fi
   as_root=(sudo)
+fi
+# What is installed here for tests (prometheus) starts no service.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+  trap '"${as_root[@]}" rm -f "$policy"' EXIT
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+  "${as_root[@]}" chmod 755 "$policy"
 fi
 echo "setup: installing ${#missing[@]} packages (${missing[*]}), about 2 minutes"
 "${as_root[@]}" apt-get update -qq

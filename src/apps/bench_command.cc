@@ -8,6 +8,7 @@
 #include "apps/answers_file.h"
 #include "apps/console_log.h"
 #include "apps/options.h"
+#include "apps/report_output.h"
 #include "apps/simulation.h"
 #include "apps/text_loading.h"
 #include "apps/version.h"
@@ -16,7 +17,6 @@
 #include "bench/server.h"
 #include "bench/trace.h"
 #include "cost/profile.h"
-#include "sys/cpu.h"
 #include "sys/env.h"
 
 namespace loralei {
@@ -36,7 +36,7 @@ struct BenchFlags {
   std::string prefix_text;
   EngineFlags engine;
   bool gguf_adapters = false;
-  std::string json, html;
+  ReportFlags output;
   std::string profile, shown;  // profile: the file to write; shown: a device to print
 };
 
@@ -187,14 +187,8 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
   BenchReport report;
   report.scenario = flags.scenario;
   report.version = std::string(version_string()) + " " + commit_string() + " " + build_string();
-  report.time = report_time();
-  report.machine = {{"cpu", cpu_model_name()},
-                    {"cores", std::to_string(usable_cpus())},
-                    {"isa", isa_text(detect_isa())},
-                    {"memory", format_bytes(total_memory_bytes())}};
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->count() > 0) report.args[option->get_name()] = CLI::detail::join(option->results(), ",");
-  }
+  say_where(report);
+  report.args = stated_options(command);
   if (flags.scenario == "machine")
     for (const auto& [key, value] : report.machine) log.log(LogLevel::kInfo, key + ": " + value);
   own_defaults(flags, command);
@@ -205,9 +199,9 @@ int run_bench(BenchFlags& flags, const CLI::App& command) {
     // A profile that goes to standard output stands there alone.
     const bool profile_there = flags.scenario == "profile" && flags.profile.empty();
     if (!report.rows.empty()) std::fputs(report_table(report).c_str(), profile_there ? stderr : stdout);
-    if (!flags.json.empty()) status = write_text_file(flags.json, report_json(report));
+    status = write_report_json(flags.output, report);
   }
-  if (status.ok() && !flags.html.empty()) status = write_text_file(flags.html, report_html(report));
+  if (status.ok()) status = write_report_page(flags.output, report);
   if (status.ok()) return 0;
   print_error("bench", status.error());
   return kExitNotMeasured;
@@ -426,8 +420,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   add_prefix_options(*command, *flags);
   add_cold_start_bench_options(*command, options.cold_start);
   add_server_options(*command, *flags);
-  command->add_option("--json", flags->json, "write the report as JSON");
-  command->add_option("--html", flags->html, "write the report as one HTML page");
+  add_report_options(*command, flags->output);
   add_engine_options(*command, flags->engine, ModelOption::kOptional);
   add_config_option(*command);
   command->callback([flags, command, &exit_code] { exit_code = run_bench(*flags, *command); });
@@ -472,8 +465,7 @@ void add_profile_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("--cache-dir", options.cache_dir, "where generated files are kept");
-  command->add_option("--json", flags->json, "write the report as JSON");
-  command->add_option("--html", flags->html, "write the report as one HTML page");
+  add_report_options(*command, flags->output);
   add_engine_options(*command, flags->engine, ModelOption::kOptional);
   for (const char* taken : {"--max-num-seqs", "--max-model-len"}) command->remove_option(command->get_option(taken));
   command->callback([flags, command, &exit_code] {

@@ -109,11 +109,13 @@ void add_inspect_command(CLI::App& app, int& exit_code);
 void add_pack_command(CLI::App& app, int& exit_code);
 void add_pull_command(CLI::App& app, int& exit_code);
 void add_list_command(CLI::App& app, int& exit_code);
+void add_pages_commands(CLI::App& app, int& exit_code);  // behind all others, which they describe
 void add_calibrate_kv_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
 void add_profile_command(CLI::App& app, int& exit_code);
 void add_workload_command(CLI::App& app, int& exit_code);
 void add_simulate_command(CLI::App& app, int& exit_code);
+void add_report_command(CLI::App& app, int& exit_code);
 void add_route_command(CLI::App& app, int& exit_code);
 
 }  // namespace loralei

@@ -16,6 +16,7 @@
 #include "apps/version.h"
 #include "router/router_server.h"
 #include "sys/process.h"
+#include "sys/service_manager.h"
 
 namespace loralei {
 namespace {
@@ -95,9 +96,15 @@ Status route(RouteFlags& flags) {
   signals.serving(timeout_ms + kEndMs);
   server->serve();
   announce(*server, flags, log);
+  ServiceManager service = ServiceManager::of_environment(log);
+  service.ready("routes to " + std::to_string(server->replicas().size()) + " replicas on port " +
+                std::to_string(server->port()));
   while (signals.wait() == StopSignals::Event::kRescan) {
+    service.reloading();
     if (auto tls = read_tls_again(flags.tls, log)) server->use_tls(std::move(tls));
+    service.reloaded();
   }
+  service.stopping();
   log.log(LogLevel::kInfo, "draining: requests that run get " + std::to_string(flags.shutdown_timeout_s) +
                                " s; a second signal stops at once");
   const bool clean = server->shutdown(timeout_ms);

@@ -35,6 +35,7 @@
 #include "sys/hub_folder.h"
 #include "sys/process.h"
 #include "sys/rooted_file_system.h"
+#include "sys/service_manager.h"
 #include "wire/requests.h"
 
 namespace loralei {
@@ -261,13 +262,16 @@ void read_keys_again(const ServeFlags& flags, ApiServer& server, LogSink& log) {
 
 // Sleeps until the process is told to end; SIGHUP looks at the adapter folders again, at
 // the certificate and at the keys.
-void wait_for_end(const ServeFlags& flags, StopSignals& signals, ApiServer& server, LogSink& log) {
+void wait_for_end(const ServeFlags& flags, StopSignals& signals, ApiServer& server, ServiceManager& service,
+                  LogSink& log) {
   while (signals.wait() == StopSignals::Event::kRescan) {
+    service.reloading();
     if (auto tls = read_tls_again(flags.tls, log)) server.use_tls(std::move(tls));
     read_keys_again(flags, server, log);
     const AdapterService::Rescan found = server.rescan();
     log.log(LogLevel::kInfo, "rescan: " + std::to_string(found.added.size()) + " adapters added");
     for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
+    service.reloaded();
   }
 }
 
@@ -427,7 +431,11 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   TRY(join_fleet(flags, advertised, server->port(), flags.serve.max_running, membership, log));
 
   announce(*host, flags.serve, server->port(), chats, registered, ignored, log);
-  wait_for_end(flags, signals, *server, log);
+  ServiceManager service = ServiceManager::of_environment(log);
+  service.ready("serves " + std::to_string(registered.names.size()) + " adapters on port " +
+                std::to_string(server->port()));
+  wait_for_end(flags, signals, *server, service, log);
+  service.stopping();
   drain(*server, membership, flags.shutdown_timeout_s, log);
   return {};
 }

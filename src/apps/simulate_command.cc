@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "apps/options.h"
+#include "apps/report_output.h"
 #include "apps/simulation.h"
 #include "apps/version.h"
 #include "cost/step_log.h"
@@ -15,11 +16,12 @@ namespace loralei {
 namespace {
 
 struct SimulateFlags {
-  std::string profile, workload, memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, json,
-      html, faults, predict_length = "history";
+  std::string profile, workload, memory_budget, kv_cache_memory, adapter_memory, host_adapter_memory, step_log, faults,
+      predict_length = "history";
   double step_time_ms = 0, slo_first_ms = 0, slo_token_ms = 0;
   std::optional<MemorySharing> memory_sharing;
   bool no_prefix_cache = false;
+  ReportFlags output;
   sim::SimulationOptions options;
 };
 
@@ -114,7 +116,7 @@ Status run_simulation(SimulateFlags& flags, BenchReport& report) {
   routed.first_token_s = objectives.first_s.value_or(routed.first_token_s);
   routed.token_s = objectives.token_s.value_or(routed.token_s);
   const auto begin = std::chrono::steady_clock::now();
-  if (!flags.html.empty()) flags.options.samples = kSimulationSamples;
+  if (flags.output.any()) flags.options.samples = kSimulationSamples;
   TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate(workload, profile, flags.options));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   add_simulation("simulate.", workload, run, objectives, report);
@@ -128,14 +130,14 @@ int simulate_command(SimulateFlags& flags, const CLI::App& command) {
   BenchReport report;
   report.scenario = "simulate";
   report.version = std::string(version_string()) + " " + commit_string();
-  for (const CLI::Option* option : command.get_options())
-    if (option->count() > 0) report.args[option->get_name()] = CLI::detail::join(option->results(), ",");
+  report.args = stated_options(command);
   Status status = run_simulation(flags, report);
   if (status.ok()) {
     std::fputs(report_table(report).c_str(), stdout);
-    if (!flags.json.empty()) status = write_text_file(flags.json, report_json(report));
+    status = write_report_json(flags.output, report);
   }
-  if (status.ok() && !flags.html.empty()) status = write_text_file(flags.html, report_html(report));
+  say_where(report);  // which the JSON leaves out: it is the same wherever the simulation runs
+  if (status.ok()) status = write_report_page(flags.output, report);
   if (status.ok()) return 0;
   print_error("simulate", status.error());
   return 1;
@@ -216,8 +218,7 @@ void add_simulate_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0.0, 1e9));
   add_machine_options(*command, *flags);
   command->add_option("--step-log", flags->step_log, "file that gets a line for every step, of one replica");
-  command->add_option("--json", flags->json, "write the report as JSON");
-  command->add_option("--html", flags->html, "write the report as one HTML page");
+  add_report_options(*command, flags->output);
   command->callback([flags, command, &exit_code] { exit_code = simulate_command(*flags, *command); });
 }
 

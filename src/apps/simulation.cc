@@ -85,7 +85,7 @@ void add_simulation(const std::string& prefix, const Workload& workload, const s
     row("adapters.placed_bytes", "bytes", static_cast<double>(run.placed_bytes));
   }
   if (run.fleet) add_fleet_rows(prefix, *run.fleet, report);
-  add_load_plots("simulated", {workload, run.requests, &run.gaps, run.samples}, report.plots);
+  add_load_plots("simulated", {workload, run.requests, &run.gaps, run.samples, objectives}, report.plots);
 }
 
 }  // namespace loralei

@@ -102,10 +102,10 @@ void add_starts(const std::string& prefix, const ColdWay& way, BenchReport& repo
   row("helper_restarts", "", [](const ColdStarts& starts) { return starts.helper_restarts; });
 }
 
-PlotSeries distribution(const ColdWay& way) {
+ChartSeries distribution(const ColdWay& way) {
   std::vector<double> sorted = way.first_ms;
   std::sort(sorted.begin(), sorted.end());
-  PlotSeries series{way.name(), {}};
+  ChartSeries series{.name = way.name()};
   for (size_t i = 0; i < sorted.size(); ++i)
     series.points.emplace_back(sorted[i], static_cast<double>(i + 1) / static_cast<double>(sorted.size()));
   return series;
@@ -148,7 +148,11 @@ double percent_over(double time, double cached) { return (time / cached - 1) * 1
 
 void add_cold_rows(const std::string& prefix, std::span<const ColdWay> ways, BenchReport& report) {
   CHECK(!ways.empty() && ways.front().way == ColdStart::kCached);
-  BenchPlot plot{"Times to the first token, " + prefix.substr(0, prefix.size() - 1), "ms", "share of the requests", {}};
+  Chart plot{.title = "Times to the first token, " + prefix.substr(0, prefix.size() - 1),
+             .x = "ms",
+             .y = "share of the requests",
+             .is_distribution = true,
+             .x_scale = ChartScale::kAuto};
   for (const ColdWay& way : ways) {
     CHECK(way.rounds.size() == ways.front().rounds.size() && way.starts.size() == way.rounds.size());
     const std::string of_way = prefix + way.name() + ".";

@@ -125,7 +125,7 @@ TEST(ColdRows, HaveATargetAndAGoalForWaysWithHelpers) {
   EXPECT_TRUE(met("request_over"));
   ASSERT_EQ(report.plots.size(), 1u);
   ASSERT_EQ(report.plots[0].series.size(), 3u);
-  const PlotSeries& layered = report.plots[0].series[1];
+  const ChartSeries& layered = report.plots[0].series[1];
   EXPECT_EQ(layered.name, "layered");
   EXPECT_EQ(layered.points, (std::vector<std::pair<double, double>>{{1, 0.5}, {500, 1}}));
 }

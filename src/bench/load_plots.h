@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "bench/plot.h"
+#include "report/chart.h"
 #include "workload/served.h"
 
 namespace loralei {
@@ -18,10 +18,11 @@ struct LoadPicture {
   std::span<const ServedRequest> served;  // beside it
   const GapCounts* gaps = nullptr;
   std::span<const LoadSample> samples;  // in the order of time
+  ServedObjectives objectives;
 };
 
 // `who` names the curves ("live", "simulated"); curves are added to the plots of the same
 // title.
-void add_load_plots(const std::string& who, const LoadPicture& picture, std::vector<BenchPlot>& plots);
+void add_load_plots(const std::string& who, const LoadPicture& picture, std::vector<Chart>& plots);
 
 }  // namespace loralei

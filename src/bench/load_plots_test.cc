@@ -8,8 +8,8 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 
-const BenchPlot* find(const std::vector<BenchPlot>& plots, const std::string& title) {
-  for (const BenchPlot& plot : plots)
+const Chart* find(const std::vector<Chart>& plots, const std::string& title) {
+  for (const Chart& plot : plots)
     if (plot.title == title) return &plot;
   return nullptr;
 }
@@ -25,32 +25,32 @@ TEST(LoadPlots, ShowWhatEndedWellAndShareTheirAxes) {
   gaps.add(10 * kMs);
   const std::vector<LoadSample> samples = {{.at_ns = 0},
                                            {.at_ns = 500 * kMs, .running = 2, .kv_used_bytes = 3'000'000}};
-  std::vector<BenchPlot> plots;
+  std::vector<Chart> plots;
   add_load_plots("live", {workload, served, &gaps, samples}, plots);
   const size_t count = plots.size();
   add_load_plots("simulated", {workload, served, &gaps, samples}, plots);
   EXPECT_EQ(plots.size(), count);
 
-  const BenchPlot* const first = find(plots, "Time to the first token");
+  const Chart* const first = find(plots, "Time to the first token");
   ASSERT_NE(first, nullptr);
   ASSERT_EQ(first->series.size(), 2u);
   EXPECT_EQ(first->series[1].name, "simulated");
   ASSERT_EQ(first->series[0].points.size(), 2u);
   EXPECT_DOUBLE_EQ(first->series[0].points[1].first, 0.03);
   EXPECT_DOUBLE_EQ(first->series[0].points[0].second, 0.5);
-  const BenchPlot* const ranks = find(plots, "Time to the first token, by rank");
+  const Chart* const ranks = find(plots, "Time to the first token, by rank");
   ASSERT_NE(ranks, nullptr);
   EXPECT_EQ(ranks->series[0].name, "live, no rank");
-  const BenchPlot* const memory = find(plots, "Memory by use, over time");
+  const Chart* const memory = find(plots, "Memory by use, over time");
   ASSERT_NE(memory, nullptr);
   EXPECT_DOUBLE_EQ(memory->series[0].points.back().second, 3);
-  const BenchPlot* const latency = find(plots, "Time to the first token, over time");
+  const Chart* const latency = find(plots, "Time to the first token, over time");
   ASSERT_NE(latency, nullptr);
   EXPECT_DOUBLE_EQ(latency->series[1].points.front().second, 0.03) << "P99 of the first window";
 }
 
 TEST(LoadPlots, OfNothingThereIsNone) {
-  std::vector<BenchPlot> plots;
+  std::vector<Chart> plots;
   const GapCounts gaps;
   add_load_plots("live", {{}, {}, &gaps, {}}, plots);
   EXPECT_TRUE(plots.empty());

@@ -17,6 +17,7 @@ void add_load_rows(const std::string& prefix, const ServedSummary& summary, cons
     row(name + ".p99_ms", "ms", seconds.p99 * 1e3, samples);
   };
   const int64_t requests = summary.classes.front().requests;
+  row("offered_per_s", "1/s", summary.offered_per_s, requests);
   row("requests_per_s", "1/s", summary.requests_per_s, requests);
   row("tokens_per_s", "tok/s", summary.tokens_per_s, requests);
   if (objectives.any()) {

@@ -61,10 +61,10 @@ std::string memory_csv(const std::string& name, const MemoryTrace& trace) {
   return text;
 }
 
-BenchPlot memory_plot(const std::string& title, const MemoryTrace& trace) {
-  BenchPlot plot{.title = title, .x = "seconds", .y = "MB", .series = {}};
+Chart memory_plot(const std::string& title, const MemoryTrace& trace) {
+  Chart plot{.title = title, .x = "seconds", .y = "MB"};
   const auto curve = [&](const char* name, auto blocks) {
-    PlotSeries& series = plot.series.emplace_back(PlotSeries{name, {}});
+    ChartSeries& series = plot.series.emplace_back(ChartSeries{.name = name});
     for (const MemorySample& sample : trace.samples()) {
       const double block_mb = static_cast<double>(sample.kv_bytes) * 1e-6 / static_cast<double>(sample.total);
       series.points.emplace_back(seconds_of(trace, sample), static_cast<double>(blocks(sample)) * block_mb);

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/result.h"
-#include "bench/plot.h"
 #include "cost/step_features.h"
 #include "engine/engine_host.h"
+#include "report/chart.h"
 
 namespace loralei {
 
@@ -55,6 +55,6 @@ int64_t samples_beyond(const MemoryTrace& trace, int64_t kv_bytes);
 std::string memory_csv_head();
 std::string memory_csv(const std::string& name, const MemoryTrace& trace);
 // KV by use over time, in MB.
-BenchPlot memory_plot(const std::string& title, const MemoryTrace& trace);
+Chart memory_plot(const std::string& title, const MemoryTrace& trace);
 
 }  // namespace loralei

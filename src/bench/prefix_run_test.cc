@@ -184,9 +184,9 @@ TEST(MemoryTrace, IsALineAStepWhosePartsAreTheWhole) {
             "s1.writing.bounded,0.000000,1000,400,300,200,150,100,5000,6000\n"
             "s1.writing.bounded,1.500000,1000,1000,0,0,0,0,5001,6000\n");
   EXPECT_EQ(2 * commas(memory_csv_head()), commas(text));
-  const BenchPlot plot = memory_plot("of a run", trace);
+  const Chart plot = memory_plot("of a run", trace);
   ASSERT_EQ(plot.series.size(), 5u);
-  for (const PlotSeries& series : plot.series) ASSERT_EQ(series.points.size(), 2u);
+  for (const ChartSeries& series : plot.series) ASSERT_EQ(series.points.size(), 2u);
   EXPECT_DOUBLE_EQ(plot.series[1].points[0].second, 900e-6);
   EXPECT_DOUBLE_EQ(plot.series[1].points[1].first, 1.5);
   EXPECT_EQ(memory_csv("none", MemoryTrace()), "");

@@ -5,34 +5,17 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
-#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 
 namespace loralei {
-namespace {
 
-using nlohmann::ordered_json;
-
-std::string number(double value) {
+std::string figure_text(double value) {
   char text[32];
   const double size = std::fabs(value);
   std::snprintf(text, sizeof text, size >= 1000 ? "%.0f" : size >= 100 ? "%.1f" : size >= 1 ? "%.2f" : "%.4f", value);
   return text;
 }
-
-// A bar of the value's share of its bound; rows without a bound have none.
-std::string svg_bar(const BenchRow& row) {
-  const auto fraction = row.fraction();
-  if (!fraction) return "";
-  const int width = static_cast<int>(std::clamp(*fraction, 0.0, 1.2) * 100);
-  return "<svg width=\"122\" height=\"12\" role=\"img\"><rect width=\"100\" height=\"12\" fill=\"#e6e8ee\"/><rect "
-         "width=\"" +
-         std::to_string(width) + "\" height=\"12\" fill=\"" + (*fraction > 1.0 ? "#c0392b" : "#3b6fd4") +
-         "\"/><line x1=\"100\" x2=\"100\" y2=\"12\" stroke=\"#333\"/></svg>";
-}
-
-}  // namespace
 
 BenchRow summarise(std::string name, std::string unit, std::vector<double> samples) {
   CHECK(!samples.empty());
@@ -84,15 +67,15 @@ std::string report_table(const BenchReport& report) {
   for (const BenchRow& row : report.rows) {
     const auto fraction = row.fraction();
     std::snprintf(line, sizeof line, "%-*s %10s %-7s %10s %10s %4d %10s %8s %10s %8s  %s\n", static_cast<int>(width),
-                  row.name.c_str(), number(row.value).c_str(), row.unit.c_str(), number(row.min).c_str(),
-                  number(row.max).c_str(), row.samples, row.bound ? number(*row.bound).c_str() : "",
-                  fraction ? number(*fraction).c_str() : "", row.peer ? number(*row.peer).c_str() : "",
-                  row.ratio() ? number(*row.ratio()).c_str() : "", row.note.c_str());
+                  row.name.c_str(), figure_text(row.value).c_str(), row.unit.c_str(), figure_text(row.min).c_str(),
+                  figure_text(row.max).c_str(), row.samples, row.bound ? figure_text(*row.bound).c_str() : "",
+                  fraction ? figure_text(*fraction).c_str() : "", row.peer ? figure_text(*row.peer).c_str() : "",
+                  row.ratio() ? figure_text(*row.ratio()).c_str() : "", row.note.c_str());
     out += line;
   }
   for (const BenchTarget& target : report.targets) {
     out += std::string(target.ok() ? "  met     " : "  MISSED  ") + target.name + " " + target.op + " " +
-           number(target.target) + ": measured " + number(target.measured) + "\n";
+           figure_text(target.target) + ": measured " + figure_text(target.measured) + "\n";
   }
   return out;
 }
@@ -102,81 +85,18 @@ std::string report_markdown(const BenchReport& report) {
       "| " + report.scenario + " | median | min .. max | n | bound | fraction | |\n|---|---|---|---|---|---|---|\n";
   for (const BenchRow& row : report.rows) {
     const auto fraction = row.fraction();
-    out += "| " + row.name + " | " + number(row.value) + " " + row.unit + " | " + number(row.min) + " .. " +
-           number(row.max) + " | " + std::to_string(row.samples) + " | " + (row.bound ? number(*row.bound) : "") +
-           " | " + (fraction ? number(*fraction) : "") + " | " + row.note + " |\n";
+    out += "| " + row.name + " | " + figure_text(row.value) + " " + row.unit + " | " + figure_text(row.min) + " .. " +
+           figure_text(row.max) + " | " + std::to_string(row.samples) + " | " +
+           (row.bound ? figure_text(*row.bound) : "") + " | " + (fraction ? figure_text(*fraction) : "") + " | " +
+           row.note + " |\n";
   }
   if (report.targets.empty()) return out;
   out += "\n| number | value | target | met |\n|---|---|---|---|\n";
   for (const BenchTarget& target : report.targets) {
-    out += "| " + target.name + " | " + number(target.measured) + " | " + target.op + " " + number(target.target) +
-           " | " + (target.ok() ? "yes" : "NO") + " |\n";
+    out += "| " + target.name + " | " + figure_text(target.measured) + " | " + target.op + " " +
+           figure_text(target.target) + " | " + (target.ok() ? "yes" : "NO") + " |\n";
   }
   return out;
-}
-
-std::string report_json(const BenchReport& report) {
-  ordered_json json;
-  json["scenario"] = report.scenario;
-  json["version"] = report.version;
-  json["time"] = report.time;
-  json["machine"] = report.machine;
-  json["args"] = report.args;
-  json["rows"] = ordered_json::array();
-  for (const BenchRow& row : report.rows) {
-    ordered_json entry{{"name", row.name}, {"unit", row.unit}, {"value", row.value},
-                       {"min", row.min},   {"max", row.max},   {"n", row.samples}};
-    if (row.bound) {
-      entry["bound"] = *row.bound;
-      entry["fraction"] = *row.fraction();
-    }
-    if (row.peer) {
-      entry["peer"] = *row.peer;
-      if (row.ratio()) entry["ratio"] = *row.ratio();
-    }
-    if (row.dropped > 0) entry["dropped"] = row.dropped;
-    if (!row.note.empty()) entry["note"] = row.note;
-    json["rows"].push_back(std::move(entry));
-  }
-  json["targets"] = ordered_json::array();
-  for (const BenchTarget& target : report.targets) {
-    json["targets"].push_back({{"name", target.name},
-                               {"op", target.op},
-                               {"target", target.target},
-                               {"measured", target.measured},
-                               {"ok", target.ok()}});
-  }
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-}
-
-std::string report_html(const BenchReport& report) {
-  std::string page = "<!doctype html><meta charset=\"utf-8\"><title>loralei bench " + html_escape(report.scenario) +
-                     "</title><style>:root{color-scheme:light dark}body{font:15px "
-                     "system-ui;margin:2rem}h2{font-size:1rem}table{border-collapse:collapse}"
-                     "td,th{padding:.3rem .8rem;text-align:right;border-bottom:1px solid "
-                     "#ddd}td:first-child,th:first-child{text-align:left}"
-                     "</style><h1>" +
-                     html_escape(report.scenario) + "</h1><p>";
-  for (const auto& [key, value] : report.machine) page += html_escape(key) + ": " + html_escape(value) + "; ";
-  page += html_escape(report.time + ", " + report.version);
-  page +=
-      "</p><table><tr><th>figure<th>median<th>unit<th>min<th>max<th>n<th>bound<th>fraction<th><th>peer<th>ratio<th></"
-      "tr>";
-  for (const BenchRow& row : report.rows) {
-    const auto fraction = row.fraction();
-    page += "<tr><td>" + html_escape(row.name) + "<td>" + number(row.value) + "<td>" + html_escape(row.unit) + "<td>" +
-            number(row.min) + "<td>" + number(row.max) + "<td>" + std::to_string(row.samples) + "<td>" +
-            (row.bound ? number(*row.bound) : "") + "<td>" + (fraction ? number(*fraction) : "") + "<td>" +
-            svg_bar(row) + "<td>" + (row.peer ? number(*row.peer) : "") + "<td>" +
-            (row.ratio() ? number(*row.ratio()) : "") + "<td>" + html_escape(row.note) + "</tr>";
-  }
-  page += "</table>";
-  for (const BenchTarget& target : report.targets) {
-    page += "<p>" + std::string(target.ok() ? "met" : "<b>missed</b>") + ": " + html_escape(target.name) + " " +
-            html_escape(target.op) + " " + number(target.target) + ", measured " + number(target.measured) + "</p>";
-  }
-  for (const BenchPlot& plot : report.plots) page += "<h2>" + html_escape(plot.title) + "</h2>" + plot_svg(plot);
-  return page + "\n";
 }
 
 Status write_text_file(const std::string& path, const std::string& text) {

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// BenchReport: the figures of one bench run, as a table on the screen, JSON and a
-// self-contained HTML page with bars and plots (SVG).
+// BenchReport: the figures of one bench run, as a table on the screen, JSON and a page of
+// HTML with charts (bench/report_page.h).
 //
 // A plain value, one thread. Row names are stable and lower-case
 // ("decode.llama-1b.bf16.b8.tok_s"). A figure above its bound is a measuring error until
-// explained and is marked as such.
+// explained and is marked as such. Failure: parse_report says in a sentence what the
+// text, which is anybody's, lacks.
 #pragma once
 
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
-#include "bench/plot.h"
+#include "report/chart.h"
 
 namespace loralei {
 
@@ -53,7 +55,8 @@ struct BenchReport {
   std::map<std::string, std::string> args;
   std::vector<BenchRow> rows;
   std::vector<BenchTarget> targets;
-  std::vector<BenchPlot> plots;  // of the HTML page
+  std::vector<Chart> plots;  // what happened in time, and distributions
+  std::string command;       // as it was typed, without secrets; empty: not told
 };
 
 // Median, minimum and maximum of samples (not empty).
@@ -70,8 +73,11 @@ std::string interval_note(const Interval& interval);  // of a row
 std::string report_time();  // now, ISO 8601
 std::string report_table(const BenchReport& report);
 std::string report_markdown(const BenchReport& report);  // figures, then targets
+// Curves of the plots are thinned there.
 std::string report_json(const BenchReport& report);
-std::string report_html(const BenchReport& report);
+// What report_json wrote.
+Result<BenchReport> parse_report(std::string_view text, const std::string& place);
+std::string figure_text(double value);  // as tables show it
 Status write_text_file(const std::string& path, const std::string& text);
 
 }  // namespace loralei

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/generate.h"
+#include "bench/report_page.h"
 #include "formats/base_model.h"
 
 namespace loralei {
@@ -43,6 +44,43 @@ TEST(BenchReport, TableSaysMissedAndHtmlIsEscaped) {
   const std::string page = report_html(example());
   EXPECT_NE(page.find("a &lt;note&gt;"), std::string::npos);
   EXPECT_EQ(page.find("<note>"), std::string::npos);
+}
+
+TEST(BenchReport, JsonIsReadBack) {
+  BenchReport report = example();
+  report.args["--rounds"] = "5";
+  report.command = "loralei bench decode";
+  Chart chart{.title = "a", .x = "x", .y = "y", .is_distribution = true, .x_scale = ChartScale::kAuto};
+  chart.categories = {"c"};
+  chart.series.push_back({.name = "s", .points = {{0, 1}}, .ranges = {{0.5, 2}}, .is_bound = true});
+  chart.rules.push_back({.at = 3, .name = "r", .upright = true});
+  report.plots.push_back(chart);
+  report.plots.push_back({.title = "none", .x = "", .y = ""});
+  const std::string text = report_json(report);
+  const auto read = parse_report(text, "a.json");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(report_json(*read), text);
+  EXPECT_EQ(report_html(*read), report_html(report));
+}
+
+TEST(BenchReport, CurvesAreThinnedInJson) {
+  BenchReport report = example();
+  Chart chart{.title = "a", .x = "x", .y = "y"};
+  chart.series.push_back({.name = "s", .points = {}, .ranges = {}});
+  for (int i = 0; i < 1'000'000; ++i) chart.series[0].points.emplace_back(i, i % 9);
+  report.plots.push_back(chart);
+  EXPECT_LT(report_json(report).size(), 20'000u);
+}
+
+TEST(BenchReport, WhatIsNoReportIsRefusedWithASentence) {
+  for (const char* text : {"", "[]", "{}", "{\"scenario\": \"x\"}", "{\"scenario\": 3, \"rows\": []}",
+                           "{\"scenario\": \"x\", \"rows\": 3}", "{\"scenario\": \"x\", \"rows\": [3]}",
+                           "{\"scenario\": \"x\", \"rows\": [{\"value\": \"a\"}]}",
+                           "{\"scenario\": \"x\", \"rows\": [], \"charts\": [{\"series\": [{\"points\": [[1]]}]}]}"}) {
+    const auto read = parse_report(text, "a.json");
+    ASSERT_FALSE(read.ok()) << text;
+    EXPECT_NE(read.error().message.find("a.json"), std::string::npos) << read.error().message;
+  }
 }
 
 TEST(BenchReport, MarkdownHoldsFiguresAndTargets) {

@@ -16,6 +16,7 @@
 #include "bench/server.h"
 #include "bench/trace_bodies.h"
 #include "http/client.h"
+#include "report/merge.h"
 #include "sys/process.h"
 #include "sys/threads.h"
 
@@ -242,7 +243,7 @@ Result<TraceRun> bench_trace(const TraceBenchOptions& options, LogSink& log, Ben
   add_load_rows("trace.", summarise(run.workload, run.served, run.gaps, options.objectives), options.objectives,
                 report);
   if (run.counted) add_count_rows("trace.", *run.counted, static_cast<int64_t>(run.workload.size()), report);
-  add_load_plots("live", {run.workload, run.served, &run.gaps, run.samples}, report.plots);
+  add_load_plots("live", {run.workload, run.served, &run.gaps, run.samples, options.objectives}, report.plots);
   const auto row = [&](const char* name, const char* unit, double value) {
     report.rows.push_back(
         {.name = std::string("trace.") + name, .unit = unit, .value = value, .min = value, .max = value});
@@ -272,15 +273,7 @@ void compare_with_simulated(const BenchReport& simulated, BenchReport& report) {
         report.targets.push_back({row.name + ", live to simulated, less 1", "<=", most, std::abs(*row.ratio() - 1)});
     }
   }
-  for (const BenchPlot& plot : simulated.plots) {
-    const auto same = std::find_if(report.plots.begin(), report.plots.end(),
-                                   [&](const BenchPlot& other) { return other.title == plot.title; });
-    if (same == report.plots.end()) {
-      report.plots.push_back(plot);
-    } else {
-      same->series.insert(same->series.end(), plot.series.begin(), plot.series.end());
-    }
-  }
+  for (const Chart& chart : simulated.plots) merge_chart(chart, report.plots);
 }
 
 }  // namespace loralei

@@ -106,6 +106,31 @@ Status WriteFile::commit(const std::string& path) {
   return {};
 }
 
+Status put_file(const std::string& path, std::string_view text) {
+  struct stat info {};
+  std::string target = path;
+  const bool is_there = ::stat(path.c_str(), &info) == 0;
+  if (is_there && S_ISDIR(info.st_mode)) return os_error("cannot write", path, EISDIR);
+  if (is_there && !S_ISREG(info.st_mode)) {
+    std::FILE* const file = std::fopen(path.c_str(), "wb");
+    if (file == nullptr) return os_error("cannot write", path, errno);
+    const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    return std::fclose(file) == 0 && written ? Status() : os_error("cannot write", path, errno);
+  }
+  if (is_there) {
+    std::error_code error;
+    const std::filesystem::path real = std::filesystem::canonical(path, error);
+    if (!error) target = real.string();
+  }
+  const std::string fresh = target + "." + std::to_string(::getpid()) + ".new";
+  TRY_ASSIGN(WriteFile file, WriteFile::open(fresh, is_there ? info.st_mode & 0777u : 0644u));
+  Status status = file.resize(0);
+  if (status.ok()) status = file.write(0, std::as_bytes(std::span(text)));
+  if (status.ok()) status = file.commit(target);
+  if (!status.ok()) ::unlink(fresh.c_str());
+  return status;
+}
+
 Status remove_file(const std::string& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return os_error("cannot remove", path, errno);
   return {};

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -45,6 +46,10 @@ class WriteFile {
   std::string path_;
 };
 
+// `text` becomes the contents of the file at `path`, or what was there stays: written
+// beside it and renamed. What a link leads to is written, with the mode it has; what is
+// no regular file (a pipe, a terminal) gets the text as it comes.
+Status put_file(const std::string& path, std::string_view text);
 Status remove_file(const std::string& path);  // one that is not there is removed
 Status make_folders(const std::string& path);
 // A symbolic link at `path` to `target`, in the place of what is there: whole at any

@@ -157,6 +157,9 @@ ServedSummary summarise(std::span<const WorkloadRequest> workload, std::span<con
   if (const auto found = by_prompt.find("prompt_longer"); found != by_prompt.end())
     summary.classes.push_back(tell(found->first, std::move(found->second)));
   summary.gap_s = {gaps.percentile_s(0.5), gaps.percentile_s(0.9), gaps.percentile_s(0.99)};
+  if (!workload.empty() && workload.back().at_ns > workload.front().at_ns)
+    summary.offered_per_s = static_cast<double>(workload.size() - 1) * 1e9 /
+                            static_cast<double>(workload.back().at_ns - workload.front().at_ns);
   if (summary.seconds > 0) {
     summary.requests_per_s = well / summary.seconds;
     summary.tokens_per_s = tokens / summary.seconds;

@@ -80,6 +80,7 @@ struct ServedSummary {
   Percentiles gap_s;                            // between two tokens
   double seconds = 0;                           // from the start to the last end
   double requests_per_s = 0, tokens_per_s = 0;  // that ended well, of answers
+  double offered_per_s = 0;                     // requests that were due; 0 where all were at once
   // Of those that ended well, within all objectives: so many a second, and their share of
   // all requests; 0 without objectives.
   double good_per_s = 0, good_share = 0;

@@ -261,7 +261,7 @@ class Options(unittest.TestCase):
         own = set().union(*self.own.values(), self.foreign)
         scripts = set()  # of the scripts that docs/benchmarks.md and docs/testing.md tell of
         for path in [*(ROOT / "tools").iterdir(), ROOT / "test"]:
-            scripts |= set(re.findall(r"--[a-z][\w-]*", path.read_text()))
+            scripts |= set(re.findall(r"--[a-z][\w-]*", path.read_text())) if path.is_file() else set()
         for page in PAGES:
             known = own | scripts if page.name in ("benchmarks.md", "testing.md") else own
             for number, line in outside_blocks(page):

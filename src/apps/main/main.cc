@@ -78,7 +78,9 @@ int main(int argc, char** argv) {
     add_profile_command(app, exit_code);
     add_workload_command(app, exit_code);
     add_simulate_command(app, exit_code);
+    add_report_command(app, exit_code);
     add_route_command(app, exit_code);
+    add_pages_commands(app, exit_code);
     add_environment(app);
     std::vector<std::string> words(argv + 1, argv + argc);
     const auto is_first = [&words](const CLI::App* command) { return command->get_name() == words[0]; };
