@@ -4,7 +4,7 @@
 
 namespace loralei {
 
-const char* version_string();  // "0.1.0"
+const char* version_string();  // "0.2.0"
 const char* commit_string();   // short commit, or "unknown" outside a checkout
 const char* build_string();    // compiler and build type
 
