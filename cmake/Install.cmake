@@ -24,7 +24,7 @@ if(NOT CMAKE_CROSSCOMPILING OR CMAKE_CROSSCOMPILING_EMULATOR)
 endif()
 install(FILES packaging/systemd/loralei.service DESTINATION lib/systemd/system)
 install(FILES packaging/systemd/default DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples RENAME loralei.default)
-install(DIRECTORY packaging/kubernetes packaging/container DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(DIRECTORY packaging/kubernetes packaging/container packaging/nginx DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 if(LORALEI_PORTABLE)
   # What is linked into the program, and under which licences.
   install(CODE "

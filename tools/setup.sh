@@ -7,7 +7,7 @@ set -euo pipefail
 build_packages=(ca-certificates curl jq g++ cmake ninja-build pkg-config libboost1.81-dev libcli11-dev
   libspdlog-dev prometheus-cpp-dev libpcre2-dev libicu-dev libsqlite3-dev libzmq3-dev libssl-dev)
 test_packages=(openssl libsentencepiece-dev clang clang-format libclang-rt-14-dev python3 python3-venv git bsdextrautils
-  debootstrap dpkg-dev lintian ccache strace systemd icu-devtools man-db groff-base zsh fish
+  debootstrap dpkg-dev lintian ccache strace systemd icu-devtools man-db groff-base zsh fish nginx-light
   chromium libopenmpi-dev openmpi-bin libgrpc++-dev protobuf-compiler protobuf-compiler-grpc prometheus)
 long_packages=(g++-aarch64-linux-gnu qemu-user-static bochs bochs-term bochsbios vgabios isolinux syslinux-common
   xorriso busybox-static cpio bsdutils binutils valgrind)

@@ -18,8 +18,11 @@ import unittest
 import urllib.error
 import urllib.request
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
+
 import kubernetes_validate
 import yaml
+from held_answers import HeldAnswers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ["SERVER_BINARY"]
@@ -226,6 +229,37 @@ class Container(unittest.TestCase):
         self.assertEqual(run("docker", "build", "-q", "-f", ROOT / "packaging/container/Containerfile", "-t", "loralei:test", ROOT).returncode, 0)
         done = run("docker", "run", "--rm", "--read-only", "-v", f"{ROOT}/demo:/demo:ro", "loralei:test", "run", "/demo/model", "--adapter", "/demo/adapters/shout", "Mara bought 42 red lamps")
         self.assertIn("MARA BOUGHT 42 RED LAMPS!", done.stdout)
+
+
+@unittest.skipUnless(shutil.which("nginx", path="/usr/sbin:/usr/bin"), "nginx is not installed: tools/setup.sh test brings it")
+class Proxy(unittest.TestCase):
+    def test_nginx_passes_each_part_on_at_once(self):
+        server = Process(self, ["serve"], {"LORALEI_MODEL": "demo/model", "LORALEI_PORT": "0"}).ready()
+        held = HeldAnswers(server.url, events=4)
+        self.addCleanup(held.close)
+        with tempfile.TemporaryDirectory() as folder, contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+            port = free.getsockname()[1]
+            free.close()
+            included = (ROOT / "packaging/nginx/loralei.conf").read_text()
+            self.assertIn("http://127.0.0.1:8080", included)
+            (pathlib.Path(folder) / "loralei.conf").write_text(included.replace("http://127.0.0.1:8080", held.url))
+            (pathlib.Path(folder) / "nginx.conf").write_text(f"""daemon off; pid {folder}/pid; error_log stderr; events {{}}
+                http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u;
+                  scgi_temp_path {folder}/s; server {{ listen 127.0.0.1:{port}; include {folder}/loralei.conf; }} }}""")
+            nginx = subprocess.Popen(["/usr/sbin/nginx", "-p", folder, "-c", f"{folder}/nginx.conf"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                url = f"http://127.0.0.1:{port}"
+                wait(lambda: status(url + "/ready") == 200, "nginx")
+                body = json.dumps({"model": "model", "stream": True, "temperature": 0, "max_tokens": 32, "messages": [{"role": "user", "content": "Hello"}]}).encode()
+                request = urllib.request.Request(url + "/v1/chat/completions", data=body, headers={"Content-Type": "application/json"})
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    # The rest of it has not left the server's side.
+                    self.assertEqual([answer.readline()[:6] for _ in range(6)], [b"data: ", b"\n"] * 3)
+                    held.release()
+                    self.assertTrue(answer.read().rstrip().endswith(b"data: [DONE]"))
+            finally:
+                nginx.terminate()
+                nginx.wait(START_SECONDS)
 
 
 def manifests():
