@@ -21,7 +21,7 @@ class Pages : public testing::Test {
         ->envname("LORALEI_CONTEXT");
     serve->add_option("--mode", text_, "how")->check(CLI::IsMember({"on", "off"}));
     serve->add_option("--many", texts_, "each")->group("Others");
-    serve->add_flag("--fast", "no value");
+    serve->add_flag("--fast", fast_, "no value");
     serve->add_option("--secret", text_, "hidden")->group("");
     app_.add_subcommand("inner", "not shown")->group("");
     app_.add_subcommand("outer", "Has one below.")->add_subcommand("below", "Deep.")->add_option("--file", text_, "a");
@@ -30,6 +30,7 @@ class Pages : public testing::Test {
   CLI::App app_{"A program.", "loralei"};
   std::string text_;
   int number_ = 4;
+  bool fast_ = false;
   std::vector<std::string> texts_;
   CommandRow program_;
 };
