@@ -48,7 +48,8 @@ std::string text_of(const Json& object, const char* name) {
 
 }  // namespace
 
-// Shared with the thread that hears: it may outlive the call, by as long as the server is silent.
+// Shared with the thread that hears: it may outlive the call, by as long as the server is
+// silent.
 struct ChatClient::Running {
   HttpClientOptions options;
   HttpHeaders headers;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// ChatClient: asks a server of OpenAI's API, ours or another, and hears the answer as it is made.
+// ChatClient: asks a server of OpenAI's API, ours or another, and hears the answer as it
+// is made.
 //
-// Thread: one; an answer is heard on a thread of its own, so that the caller can end it at once.
-// Ownership: owns its connections. Invariant: behind ask() nothing of that answer is told any more.
+// Thread: one; an answer is heard on a thread of its own, so that the caller can end it
+// at once.
+// Ownership: owns its connections.
+// Invariant: behind ask() nothing of that answer is told any more.
 // Failure: the server's own sentence where it has one.
 #pragma once
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// loralei chat MODEL|URL: a conversation on the terminal, with a server of its own or with one that runs.
+// loralei chat MODEL|URL: a conversation on the terminal, with a server of its own or
+// with one that runs.
 #include <signal.h>
 #include <unistd.h>
 
@@ -65,7 +66,7 @@ class Chat {
 
   Status use(const std::string& name);
   Status set(const std::string& setting) { return talk_.set(setting); }
-  Status run();
+  bool run();  // false: something failed in a conversation that nobody types
 
  private:
   bool order(const ChatOrder& order);  // false: the end
@@ -83,7 +84,7 @@ class Chat {
   ChatServer* server_;
   Conversation talk_;
   LineReader reader_;
-  Status failed_;  // of a conversation that nobody types
+  bool failed_ = false;
 };
 
 Status Chat::use(const std::string& name) {
@@ -155,7 +156,7 @@ bool Chat::order(const ChatOrder& order) {
   }
   if (!status.ok()) {
     complain(status.error());
-    failed_ = std::move(status);
+    failed_ = true;
   }
   return true;
 }
@@ -204,7 +205,7 @@ Status Chat::say(const std::string& question) {
   return {};
 }
 
-Status Chat::run() {
+bool Chat::run() {
   if (reader_.is_terminal() && !quiet_) tell(dim("/help shows what can be typed; Ctrl-D ends."));
   for (;;) {
     const std::string name = printable(talk_.model());
@@ -219,7 +220,7 @@ Status Chat::run() {
     if (read.line.find_first_not_of(" \t\n") == read.line.npos) continue;
     if (!order(read_chat_order(read.line))) break;
   }
-  return reader_.is_terminal() ? Status() : failed_;
+  return reader_.is_terminal() || !failed_;
 }
 
 bool is_url(const std::string& target) { return target.starts_with("http://") || target.starts_with("https://"); }
@@ -241,7 +242,7 @@ Result<std::unique_ptr<ChatServer>> start_server(const ChatFlags& flags) {
   return server;
 }
 
-Status chat(const ChatFlags& flags) {
+Status chat(const ChatFlags& flags, int& exit_code) {
   std::unique_ptr<ChatServer> server;
   std::string url = flags.target, key = flags.api_key;
   if (!is_url(flags.target)) {
@@ -260,7 +261,8 @@ Status chat(const ChatFlags& flags) {
   Chat chat(flags, std::move(client), std::move(names), server.get());
   if (!first.empty()) TRY(chat.use(first));
   for (const std::string& setting : flags.settings) TRY(chat.set(setting));
-  return chat.run();
+  if (!chat.run()) exit_code = 1;
+  return {};
 }
 
 // Every other option of `serve` is one of the server that is started here.
@@ -317,10 +319,9 @@ void add_chat_command(CLI::App& app, int& exit_code) {
   command->add_option("--api-key", flags->api_key, "the key of the server at that URL");
   command->add_flag("-q,--quiet", flags->quiet, "no figures behind answers");
   add_serve_words(*command, *app.get_subcommand("serve"), *flags);
-  show_first(*command, {"--adapter", "--system", "--temp", "--max-tokens", "--api-key", "--quiet", "--memory-budget",
-                        "--adapter-dir"});
+  show_first(*command, {"adapter", "system", "temp", "max-tokens", "api-key", "quiet", "memory-budget", "adapter-dir"});
   command->callback([flags, &exit_code] {
-    const Status status = chat(*flags);
+    const Status status = chat(*flags, exit_code);
     if (status.ok()) return;
     print_error("chat", status.error());
     exit_code = 1;

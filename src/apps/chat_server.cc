@@ -34,7 +34,8 @@ Result<std::string> secret() {
   return text;
 }
 
-// A socket of a name that nobody else knows, where the server says that it is ready (sys/service_manager.h).
+// A socket of a name that nobody else knows, where the server says that it is ready
+// (sys/service_manager.h).
 Result<Descriptor> listen_for_readiness(const std::string& name) {
   Descriptor told(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!told.is_open()) return io_error("no socket can be had: " + errno_text(errno));
@@ -105,8 +106,12 @@ std::string ChatServer::last_words() const {
   const off_t from = size > static_cast<off_t>(kWordsBytes) ? size - static_cast<off_t>(kWordsBytes) : 0;
   const ssize_t got = ::pread(output_.get(), text.data(), text.size(), from);
   text.resize(got > 0 ? static_cast<size_t>(got) : 0);
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  std::string line = text.substr(text.rfind('\n') + 1);  // npos + 1 is 0
+  std::string line;
+  while (!text.empty() && (line.empty() || line.starts_with("Run with --help"))) {
+    const size_t begin = text.rfind('\n') + 1;  // npos + 1 is 0
+    line = text.substr(begin);
+    text.resize(begin == 0 ? 0 : begin - 1);
+  }
   if (line.starts_with("loralei serve: ")) line.erase(0, std::strlen("loralei serve: "));
   return printable(line);
 }

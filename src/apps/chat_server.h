@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ChatServer: a `loralei serve` of this process's own, for one conversation.
 //
-// Thread: one, which lives as long as the server may (ChildProcess). Ownership: the process, which ends with this object.
-// Invariants: it listens on loopback alone, and answers nobody who does not know its key, which was drawn for it.
+// Thread: one, which lives as long as the server may (ChildProcess).
+// Ownership: the process, which ends with this object.
+// Invariants: it listens on loopback alone, and answers nobody who does not know its key,
+// which was drawn for it.
 // Failure: what it said last.
 #pragma once
 
@@ -18,7 +20,8 @@ namespace loralei {
 
 class ChatServer {
  public:
-  // `words`: behind `loralei serve`. `waiting` is called now and then until it is ready; false gives up.
+  // `words`: behind `loralei serve`. `waiting` is called now and then until it is ready;
+  // false gives up.
   static Result<std::unique_ptr<ChatServer>> start(std::vector<std::string> words,
                                                    const std::function<bool()>& waiting);
   ~ChatServer();

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <cstdio>
 
 #include "formats/json_util.h"
 
@@ -65,18 +67,20 @@ Status Conversation::set(std::string_view name_and_value) {
       std::find_if(kSettings.begin(), kSettings.end(), [&name](const Setting& one) { return name == one.name; });
   if (setting == kSettings.end())
     return invalid_argument("there is no setting '" + name + "'; temperature, top_p, max_tokens and seed can be set");
-  std::erase_if(settings_, [&name](const auto& one) { return one.first == name; });
-  if (value.empty()) return {};
+  const auto forget = [&] { std::erase_if(settings_, [&name](const auto& one) { return one.first == name; }); };
+  if (value.empty()) {
+    forget();
+    return {};
+  }
   double number = 0;
   const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  const bool whole = number == static_cast<double>(static_cast<int64_t>(number));
   if (error != std::errc() || stop != value.data() + value.size() || !(number >= setting->least) ||
-      !(number <= setting->most) || (setting->whole && !whole)) {
-    return invalid_argument(
-        name + " is a " + (setting->whole ? "whole " : "") + "number from " +
-        Json(setting->whole ? Json(static_cast<int64_t>(setting->least)) : Json(setting->least)).dump() + " to " +
-        (setting->whole ? Json(static_cast<int64_t>(setting->most)) : Json(setting->most)).dump());
+      !(number <= setting->most) || (setting->whole && number != std::floor(number))) {
+    char range[64];
+    std::snprintf(range, sizeof range, "%.16g to %.16g", setting->least, setting->most);
+    return invalid_argument(name + " is a " + (setting->whole ? "whole " : "") + "number from " + range);
   }
+  forget();
   settings_.emplace_back(name, setting->whole ? Json(static_cast<int64_t>(number)).dump() : Json(number).dump());
   return {};
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A conversation with a server: what was said, what the next request is, and the orders that somebody types between.
+// A conversation with a server: what was said, what the next request is, and the orders
+// that somebody types between.
 //
-// Thread: one. Ownership: values. Invariant: turns alternate, the user's first; a question without an answer is the
-// last one or none.
+// Thread: one.
+// Ownership: values.
+// Invariant: turns alternate, the user's first; a question without an answer is the last
+// one or none.
 // Failure: orders that are none come back as sentences.
 #pragma once
 
@@ -44,7 +47,8 @@ class Conversation {
   const std::string& model() const { return model_; }
   void use_model(std::string model) { model_ = std::move(model); }
   void set_system(std::string text) { system_ = std::move(text); }
-  // "temperature 0.2": temperature, top_p, max_tokens, seed; "temperature" alone takes it back.
+  // "temperature 0.2": temperature, top_p, max_tokens, seed; "temperature" alone takes it
+  // back.
   Status set(std::string_view name_and_value);
 
   void ask(std::string question) { turns_.push_back({"user", std::move(question)}); }

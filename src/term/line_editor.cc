@@ -249,8 +249,9 @@ std::string LineEditor::draw() {
     const auto length = static_cast<size_t>(utf8_step(text_, at).length);
     const std::string_view one = shown(std::string_view(text_).substr(at, length));
     const int width = terminal_columns(one);
-    // Row ends are said, not left to the terminal: they differ in what the last column does. Not before something
-    // takes a place behind it: what joins the last character is still to come.
+    // Row ends are said, not left to the terminal: they differ in what the last column
+    // does. Not before something takes a place behind it: what joins the last character
+    // is still to come.
     if (width > 0 && (row_is_full || place.column + width > columns_)) out += "\r\n";
     if (width > 0) row_is_full = false;
     out += one;
