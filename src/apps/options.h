@@ -105,6 +105,7 @@ std::vector<std::string> option_names(const CLI::App& command);
 // `notes`: about words that change nothing (command_words.h); outlive the command.
 void add_serve_command(CLI::App& app, int& exit_code, const std::vector<std::string>& notes);
 void add_run_command(CLI::App& app, int& exit_code, const std::vector<std::string>& notes);
+void add_chat_command(CLI::App& app, int& exit_code);  // behind `serve`, whose options it takes
 void add_inspect_command(CLI::App& app, int& exit_code);
 void add_pack_command(CLI::App& app, int& exit_code);
 void add_pull_command(CLI::App& app, int& exit_code);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // loralei run MODEL [--adapter PATH] "prompt": one answer on the terminal,
 // streamed; no server.
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
 
@@ -10,6 +12,7 @@
 #include "apps/options.h"
 #include "apps/progress.h"
 #include "apps/text_loading.h"
+#include "base/utf8.h"
 #include "serve/plan.h"
 #include "sys/file.h"
 #include "sys/rooted_file_system.h"
@@ -19,6 +22,7 @@ namespace loralei {
 namespace {
 
 constexpr int64_t kWaitNs = 1'000'000'000;
+constexpr size_t kPromptBytesMax = 64 << 20;
 
 struct RunFlags {
   EngineFlags engine;
@@ -76,7 +80,31 @@ Result<int> stream_answer(Engine& engine, const Tokenizer::Ptr& tokenizer) {
   }
 }
 
-Status run_once(const RunFlags& flags, const std::vector<std::string>& notes) {
+// All of standard input, without its last line end.
+Result<std::string> read_prompt() {
+  std::string text, piece(1 << 16, '\0');
+  while (const size_t got = std::fread(piece.data(), 1, piece.size(), stdin)) {
+    text.append(piece, 0, got);
+    if (text.size() > kPromptBytesMax)
+      return invalid_argument("what comes from standard input is longer than 64 MiB; a prompt is not.");
+  }
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  if (text.empty()) return invalid_argument("standard input is empty; say what to ask there, or behind the model.");
+  if (!is_valid_utf8(text)) return invalid_argument("what comes from standard input is no UTF-8 text.");
+  return text;
+}
+
+Status take_prompt(RunFlags& flags) {
+  const bool none = flags.prompt.empty();
+  if (none && ::isatty(STDIN_FILENO) == 1) return invalid_argument("say what to ask: loralei run MODEL \"...\"");
+  if (!none && flags.prompt != "-") return {};
+  TRY_ASSIGN(flags.prompt, read_prompt());
+  return {};
+}
+
+Status run_once(RunFlags& flags, const std::vector<std::string>& notes) {
+  TRY(take_prompt(flags));
   ConsoleLog log(ConsoleLog::Options{});
   EngineFlags engine = flags.engine;
   TRY(resolve_path(engine.host.model_path, HubKind::kModel, flags.hub, log));
@@ -138,7 +166,8 @@ void add_run_command(CLI::App& app, int& exit_code, const std::vector<std::strin
   command->remove_option(command->get_option("--max-num-seqs"));  // one answer is one sequence
   add_cache_dir_option(*command, flags->engine.host.cache_dir);
   add_hub_options(*command, flags->hub);
-  command->add_option("prompt,-p,--prompt", flags->prompt, "what to ask")->required();
+  command->add_option("prompt,-p,--prompt", flags->prompt,
+                      "what to ask; -, or none in a pipe: what comes from standard input");
   command->add_option("--adapter,--lora", flags->adapter, "PATH or NAME=PATH of a LoRA adapter");
   CLI::Option* const system = command->add_option("--system", flags->system, "system message");
   CLI::Option* const chat_template =

@@ -262,8 +262,9 @@ void read_keys_again(const ServeFlags& flags, ApiServer& server, LogSink& log) {
 
 // Sleeps until the process is told to end; SIGHUP looks at the adapter folders again, at
 // the certificate and at the keys.
-void wait_for_end(const ServeFlags& flags, StopSignals& signals, ApiServer& server, ServiceManager& service,
-                  LogSink& log) {
+void wait_for_end(const ServeFlags& flags, StopSignals& signals, ApiServer& server, size_t adapters, LogSink& log) {
+  ServiceManager service = ServiceManager::of_environment(log);
+  service.ready("serves " + std::to_string(adapters) + " adapters on port " + std::to_string(server.port()));
   while (signals.wait() == StopSignals::Event::kRescan) {
     service.reloading();
     if (auto tls = read_tls_again(flags.tls, log)) server.use_tls(std::move(tls));
@@ -273,6 +274,7 @@ void wait_for_end(const ServeFlags& flags, StopSignals& signals, ApiServer& serv
     for (const std::string& note : found.notes) log.log(LogLevel::kWarning, note);
     service.reloaded();
   }
+  service.stopping();
 }
 
 void add_shares(const MemoryShares& shares, bool device, LogFields& fields) {
@@ -431,11 +433,7 @@ Status serve_one(ServeFlags& flags, EngineHostOptions options, const std::vector
   TRY(join_fleet(flags, advertised, server->port(), flags.serve.max_running, membership, log));
 
   announce(*host, flags.serve, server->port(), chats, registered, ignored, log);
-  ServiceManager service = ServiceManager::of_environment(log);
-  service.ready("serves " + std::to_string(registered.names.size()) + " adapters on port " +
-                std::to_string(server->port()));
-  wait_for_end(flags, signals, *server, service, log);
-  service.stopping();
+  wait_for_end(flags, signals, *server, registered.names.size(), log);
   drain(*server, membership, flags.shutdown_timeout_s, log);
   return {};
 }

@@ -28,6 +28,8 @@ struct Launch {
   char* const* args = nullptr;
   const int* descriptors = nullptr;
   int descriptor_count = 0;
+  int output = -1, input = -1;
+  bool own_group = false;
   pid_t parent = 0;
   int report = -1;  // a pipe that ends when the program runs; else the child's error comes through it
 };
@@ -41,6 +43,9 @@ bool place_descriptors(const Launch& launch, int& report) {
     moved[i] = ::fcntl(launch.descriptors[i], F_DUPFD_CLOEXEC, end);
     if (moved[i] < 0) return false;
   }
+  if (launch.input >= 0 && ::dup2(launch.input, STDIN_FILENO) < 0) return false;
+  if (launch.output >= 0 && (::dup2(launch.output, STDOUT_FILENO) < 0 || ::dup2(launch.output, STDERR_FILENO) < 0))
+    return false;
   for (int i = 0; i < launch.descriptor_count; ++i) {
     if (::dup2(moved[i], ChildProcess::kFirstDescriptor + i) < 0) return false;
   }
@@ -60,6 +65,7 @@ bool place_descriptors(const Launch& launch, int& report) {
   const bool bound = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
   if (::getppid() != launch.parent) ::_exit(kDidNotStart);  // it ended before it could be bound to
   int report = launch.report;
+  if (launch.own_group) ::setpgid(0, 0);
   if (bound && place_descriptors(launch, report) && ::sigprocmask(SIG_SETMASK, &none, nullptr) == 0)
     ::execve(launch.program, launch.args, environ);
   const int error = errno;
@@ -98,12 +104,16 @@ Result<ChildProcess> ChildProcess::start(const Start& start) {
   if (::pipe2(ends, O_CLOEXEC) != 0) return os_error("cannot start", start.program, errno);
   const Descriptor from(ends[0]);
   Descriptor to(ends[1]);
-  const Launch launch{start.program.c_str(),
-                      args.data(),
-                      start.descriptors.data(),
-                      static_cast<int>(start.descriptors.size()),
-                      ::getpid(),
-                      to.get()};
+  Descriptor nothing(start.own_group ? ::open("/dev/null", O_RDONLY | O_CLOEXEC) : -1);
+  const Launch launch{.program = start.program.c_str(),
+                      .args = args.data(),
+                      .descriptors = start.descriptors.data(),
+                      .descriptor_count = static_cast<int>(start.descriptors.size()),
+                      .output = start.output,
+                      .input = nothing.get(),
+                      .own_group = start.own_group,
+                      .parent = ::getpid(),
+                      .report = to.get()};
   // No handler may run in the child while it has our memory.
   sigset_t all, before;
   ::sigfillset(&all);
@@ -134,7 +144,9 @@ ChildProcess::~ChildProcess() {
   wait(WEXITED);
 }
 
-void ChildProcess::kill() const { ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
+void ChildProcess::kill() const { signal(SIGKILL); }
+
+void ChildProcess::signal(int number) const { ::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0); }
 
 std::optional<std::string> ChildProcess::reap() { return wait(WEXITED | WNOHANG); }
 

@@ -27,6 +27,8 @@ class ChildProcess {
     std::string program;            // its path
     std::vector<std::string> args;  // behind its name
     std::vector<int> descriptors;   // the child finds them at kFirstDescriptor and on
+    int output = -1;                // what it prints goes there; -1: where this process's goes
+    bool own_group = false;         // keys of the terminal (Ctrl-C) are not for it, and it reads nothing from there
   };
   static Result<ChildProcess> start(const Start& start);
 
@@ -37,6 +39,7 @@ class ChildProcess {
   int pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }  // readable when the child has ended
   void kill() const;                          // with SIGKILL
+  void signal(int number) const;
   // How it ended, as a sentence's end ("exit status 2", "signal 9"); nullopt: it has not.
   std::optional<std::string> reap();
 

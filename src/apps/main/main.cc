@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
   try {
     add_serve_command(app, exit_code, notes);
     add_run_command(app, exit_code, notes);
+    add_chat_command(app, exit_code);
     add_inspect_command(app, exit_code);
     add_pack_command(app, exit_code);
     add_pull_command(app, exit_code);
