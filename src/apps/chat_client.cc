@@ -22,9 +22,16 @@ constexpr size_t kAnswerBytesMax = 64 << 20;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
+// What a server sent, which may be anything; null where it is no JSON, or deeper than any answer is.
+Json read_json(std::string_view text) {
+  if (json_too_deep(text)) return nullptr;
+  Json json = Json::parse(text, nullptr, false);
+  return json.is_discarded() ? Json() : json;
+}
+
 // What an answer's JSON says was wrong; else its status.
 Error refusal(const HttpUrl& url, int status, const std::string& body) {
-  const Json json = Json::parse(body, nullptr, false);
+  const Json json = read_json(body);
   if (json.is_object() && json.contains("error")) {
     const Json& error = json["error"];
     if (error.is_string()) return invalid_argument(error.get<std::string>());
@@ -70,11 +77,14 @@ struct ChatClient::Running {
     const std::lock_guard lock(mutex);
     if (stopped) return false;
     if (const Json* const error = member(event, "error")) {
-      status = invalid_argument(error->is_object() ? text_of(*error, "message") : error->dump());
+      const std::string said = error->is_string() ? error->get<std::string>() : text_of(*error, "message");
+      status = invalid_argument(said.empty() ? "the server ended the answer with an error" : said);
       return false;
     }
-    if (const Json* const usage = member(event, "usage"); usage != nullptr && member(*usage, "completion_tokens"))
-      answer.tokens = usage->value("completion_tokens", int64_t{0});
+    if (const Json* const usage = member(event, "usage")) {
+      const Json* const tokens = member(*usage, "completion_tokens");
+      if (tokens != nullptr && tokens->is_number_integer()) answer.tokens = tokens->get<int64_t>();
+    }
     const Json* const choices = member(event, "choices");
     if (choices == nullptr || !choices->is_array() || choices->empty()) return true;
     const Json& choice = choices->front();
@@ -117,7 +127,7 @@ Result<std::vector<std::string>> ChatClient::models() const {
   if (!key_.empty()) headers.emplace_back("Authorization", "Bearer " + key_);
   TRY_ASSIGN(const HttpResponse response, client.request("GET", url_.target + "/models", headers));
   if (response.status != 200) return refusal(url_, response.status, response.body);
-  const Json json = Json::parse(response.body, nullptr, false);
+  const Json json = read_json(response.body);
   std::vector<std::string> names;
   if (const Json* const data = member(json, "data"); data != nullptr && data->is_array()) {
     for (const Json& one : *data)
@@ -139,7 +149,7 @@ void ChatClient::run(const std::shared_ptr<Running>& running) {
     }
     return events.feed(bytes, [&](std::string_view data) {
       if (data == "[DONE]") return true;
-      const Json event = Json::parse(data, nullptr, false);
+      const Json event = read_json(data);
       return !event.is_object() || running->take(event);
     });
   };

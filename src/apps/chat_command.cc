@@ -194,10 +194,7 @@ Status Chat::say(const std::string& question) {
     char figures[160];
     const double made_s = answer->all_s - answer->first_s;
     std::snprintf(figures, sizeof figures, "[%s%lld tokens, first after %.2f s, %.1f tokens/s]",
-                  answer->stopped ? "stopped, "
-                  : answer->cut   ? "cut at the limit, "
-                                  : "",
-                  static_cast<long long>(answer->tokens), answer->first_s,
+                  answer->cut ? "cut at the limit, " : "", static_cast<long long>(answer->tokens), answer->first_s,
                   made_s > 0 && answer->tokens > 1 ? static_cast<double>(answer->tokens - 1) / made_s : 0.0);
     tell(dim(answer->stopped ? "[stopped]" : figures));
   }

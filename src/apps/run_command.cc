@@ -88,6 +88,7 @@ Result<std::string> read_prompt() {
     if (text.size() > kPromptBytesMax)
       return invalid_argument("what comes from standard input is longer than 64 MiB; a prompt is not.");
   }
+  if (std::ferror(stdin) != 0) return io_error("standard input cannot be read.");
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   if (text.empty()) return invalid_argument("standard input is empty; say what to ask there, or behind the model.");

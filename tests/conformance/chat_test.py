@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`loralei chat` as somebody uses it: on a terminal (a pseudo one) and in a pipe, with a server of its own and with one that runs."""
 import fcntl
+import http.server
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import threading
 import time
 import unittest
 
@@ -195,11 +197,8 @@ class InAPipe(unittest.TestCase):
         code, said, _ = self.chat(ASKED, server.url + "/v1/", "--adapter", "shout", "--temp", "0", "--api-key", "secret")
         self.assertEqual((code, said), (0, SHOUT + "\n"))
 
-    def test_an_answer_cannot_drive_the_terminal(self):
-        # A server that answers with escapes.
-        import http.server
-        import threading
-
+    def hostile(self, models, *events):
+        """The URL of a server that says this, whatever it is asked."""
         class Hostile(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
@@ -207,11 +206,11 @@ class InAPipe(unittest.TestCase):
                 pass
 
             def do_GET(self):
-                self.answer("application/json", json.dumps({"data": [{"id": "evil\x1b[2J"}]}))
+                self.answer("application/json", models)
 
             def do_POST(self):
                 self.rfile.read(int(self.headers["Content-Length"]))
-                self.answer("text/event-stream", "data: " + json.dumps({"choices": [{"delta": {"content": "\x1b]0;title\x07\x1b[2Jx\u202ey"}}]}) + "\n\ndata: [DONE]\n\n")
+                self.answer("text/event-stream", "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]))
 
             def answer(self, kind, body):
                 self.send_response(200)
@@ -224,9 +223,31 @@ class InAPipe(unittest.TestCase):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
-        code, said, errors = self.chat("Hello\n/adapter\n", f"http://127.0.0.1:{server.server_port}")
+        return f"http://127.0.0.1:{server.server_port}"
+
+    def test_an_answer_cannot_drive_the_terminal(self):
+        url = self.hostile(json.dumps({"data": [{"id": "evil\x1b[2J"}]}), json.dumps({"choices": [{"delta": {"content": "\x1b]0;title\x07\x1b[2Jx\u202ey"}}]}))
+        code, said, errors = self.chat("Hello\n/adapter\n", url)
         self.assertEqual((code, errors), (0, ""))
         self.assertEqual(said, "\ufffd]0;title\ufffd\ufffd[2Jx\ufffdy\n* evil\\x1b[2J (the base)\n")
+
+    def test_whatever_a_server_says_is_no_crash(self):
+        names, deep = '{"data": [{"id": "a"}]}', "[" * 200_000
+        good = json.dumps({"choices": [{"delta": {"content": "x"}}]})
+        for event in ('{"usage": {"completion_tokens": "5"}}', '{"usage": {"completion_tokens": [1]}}', '{"usage": 3}', '{"choices": 3}', '{"choices": [3]}', '{"choices": [{"delta": [1]}]}',
+                      '{"choices": [{"delta": {"content": 7}}]}', '{"usage": {"completion_tokens": 1e300}}', "no JSON", "[]", '{"x": ' + deep):
+            with self.subTest(event[:60]):
+                self.assertEqual(self.chat("Hello", self.hostile(names, event, good)), (0, "x\n", ""))
+        for event, sentence in (('{"error": {"message": "so it is"}}', "so it is"), ('{"error": "so it is"}', "so it is"), ('{"error": [1]}', "ended the answer with an error")):
+            with self.subTest(event):
+                code, _, errors = self.chat("Hello", self.hostile(names, good, event))
+                self.assertEqual(code, 1)
+                self.assertIn(sentence, errors)
+        for models in ("no JSON", "[]", "{}", '{"data": [3, {"id": 3}]}', deep):
+            with self.subTest(models[:60]):
+                code, _, errors = self.chat("Hello", self.hostile(models))
+                self.assertEqual(code, 1)
+                self.assertIn("lists no model", errors)
 
 
 if __name__ == "__main__":
