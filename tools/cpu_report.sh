@@ -67,7 +67,7 @@ trap stop_children EXIT
 bench() {
   local name=$1
   shift
-  "$loralei" bench "$@" --cache-dir "$cache_dir" --json "$raw/$name.json" --report "$raw/$name.html" >"$raw/$name.log" 2>&1 || { tail -3 "$raw/$name.log" >&2; return 1; }
+  "$loralei" bench "$@" --cache-dir "$cache_dir" --report "$raw/$name.html" --json "$raw/$name.json" >"$raw/$name.log" 2>&1 || { tail -3 "$raw/$name.log" >&2; return 1; }
 }
 
 missing() {

@@ -22,7 +22,8 @@ constexpr size_t kAnswerBytesMax = 64 << 20;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// What a server sent, which may be anything; null where it is no JSON, or deeper than any answer is.
+// What a server sent, which may be anything; null where it is no JSON, or deeper than any
+// answer is.
 Json read_json(std::string_view text) {
   if (json_too_deep(text)) return nullptr;
   Json json = Json::parse(text, nullptr, false);
