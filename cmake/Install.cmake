@@ -2,7 +2,7 @@
 # What `cmake --install` and `cpack` take: the program, its pages, the demo, what services and shells need. docs/install.md.
 include(GNUInstallDirs)
 install(TARGETS loralei RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-if(TARGET loralei-epp AND LORALEI_INSTALL_EPP)
+if(TARGET loralei-epp)
   install(TARGETS loralei-epp RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(FILES README.md CHANGELOG.md LICENSE THIRD_PARTY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

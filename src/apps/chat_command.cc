@@ -11,11 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "apps/adapter_flags.h"
 #include "apps/chat_client.h"
 #include "apps/chat_server.h"
 #include "apps/conversation.h"
 #include "apps/options.h"
 #include "base/printable.h"
+#include "sys/file.h"
 #include "sys/write_file.h"
 #include "term/line_reader.h"
 #include "term/terminal_text.h"
@@ -23,6 +25,7 @@
 namespace loralei {
 namespace {
 
+constexpr char kServerGroup[] = "Of the server that is started";
 constexpr char kDim[] = "\x1b[2m", kBold[] = "\x1b[1m", kPlain[] = "\x1b[0m";
 
 volatile sig_atomic_t g_interrupted = 0;
@@ -48,6 +51,7 @@ class Interrupts {
 struct ChatFlags {
   std::string target, api_key, system;
   std::vector<std::string> adapters, settings, serve_words;
+  std::string typed_serve_option;  // one that did not come from a variable
   bool quiet = false;
 };
 
@@ -246,15 +250,18 @@ Status chat(const ChatFlags& flags, int& exit_code) {
     TRY_ASSIGN(server, start_server(flags));
     url = server->url();
     key = server->key();
-  } else if (!flags.serve_words.empty()) {
-    return invalid_argument(flags.serve_words.front() + " is for a server that is started here; " + flags.target +
+  } else if (!flags.typed_serve_option.empty()) {
+    return invalid_argument(flags.typed_serve_option + " is for a server that is started here; " + flags.target +
                             " runs already.");
   }
   TRY_ASSIGN(ChatClient client, ChatClient::to(url, key));
   TRY_ASSIGN(std::vector<std::string> names, client.models());
-  // Of a server of its own the first adapter answers, else the named one.
-  std::string first = server != nullptr && names.size() > 1 && !flags.adapters.empty() ? names[1] : "";
-  if (server == nullptr && !flags.adapters.empty()) first = flags.adapters.front();
+  std::string first = flags.adapters.empty() ? "" : flags.adapters.front();
+  if (server != nullptr && !first.empty()) {
+    // By the name that the server has given it.
+    TRY_ASSIGN(const std::vector<AdapterFlag> named, parse_adapter_flag(PosixFileSystem(), first));
+    first = named.empty() ? "" : named.front().name;
+  }
   Chat chat(flags, std::move(client), std::move(names), server.get());
   if (!first.empty()) TRY(chat.use(first));
   for (const std::string& setting : flags.settings) TRY(chat.set(setting));
@@ -287,7 +294,7 @@ void add_serve_words(CLI::App& command, const CLI::App& serve, ChatFlags& flags)
           option->get_description());
       added->type_name(option->get_type_name())->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     }
-    added->group("Of the server that is started");
+    added->group(kServerGroup);
   }
 }
 
@@ -317,7 +324,9 @@ void add_chat_command(CLI::App& app, int& exit_code) {
   command->add_flag("-q,--quiet", flags->quiet, "no figures behind answers");
   add_serve_words(*command, *app.get_subcommand("serve"), *flags);
   show_first(*command, {"adapter", "system", "temp", "max-tokens", "api-key", "quiet", "memory-budget", "adapter-dir"});
-  command->callback([flags, &exit_code] {
+  command->callback([command, flags, &exit_code] {
+    for (const CLI::Option* option : command->parse_order())
+      if (option->get_group() == kServerGroup) flags->typed_serve_option = option->get_name();
     const Status status = chat(*flags, exit_code);
     if (status.ok()) return;
     print_error("chat", status.error());

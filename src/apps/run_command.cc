@@ -28,7 +28,7 @@ struct RunFlags {
   EngineFlags engine;
   HubFlags hub;
   std::string adapter, prompt, system, chat_template;
-  bool raw = false;
+  bool raw = false, prompt_given = false;
   int max_tokens = 512;
   double temperature = -1;  // not given: the model's own default
   uint64_t seed = 0;
@@ -97,7 +97,7 @@ Result<std::string> read_prompt() {
 }
 
 Status take_prompt(RunFlags& flags) {
-  const bool none = flags.prompt.empty();
+  const bool none = !flags.prompt_given;
   if (none && ::isatty(STDIN_FILENO) == 1) return invalid_argument("say what to ask: loralei run MODEL \"...\"");
   if (!none && flags.prompt != "-") return {};
   TRY_ASSIGN(flags.prompt, read_prompt());
@@ -167,8 +167,8 @@ void add_run_command(CLI::App& app, int& exit_code, const std::vector<std::strin
   command->remove_option(command->get_option("--max-num-seqs"));  // one answer is one sequence
   add_cache_dir_option(*command, flags->engine.host.cache_dir);
   add_hub_options(*command, flags->hub);
-  command->add_option("prompt,-p,--prompt", flags->prompt,
-                      "what to ask; -, or none in a pipe: what comes from standard input");
+  CLI::Option* const prompt = command->add_option("prompt,-p,--prompt", flags->prompt,
+                                                  "what to ask; -, or none in a pipe: what comes from standard input");
   command->add_option("--adapter,--lora", flags->adapter, "PATH or NAME=PATH of a LoRA adapter");
   CLI::Option* const system = command->add_option("--system", flags->system, "system message");
   CLI::Option* const chat_template =
@@ -184,7 +184,8 @@ void add_run_command(CLI::App& app, int& exit_code, const std::vector<std::strin
   command->add_option("--seed", flags->seed, "of the random numbers")->capture_default_str();
   add_config_option(*command);
   add_environment(*command);
-  command->callback([flags, &exit_code, &notes] {
+  command->callback([flags, prompt, &exit_code, &notes] {
+    flags->prompt_given = prompt->count() > 0;
     const Status status = run_once(*flags, notes);
     if (status.ok()) return;
     print_error("run", status.error());

@@ -155,8 +155,8 @@ class OnATerminal(unittest.TestCase):
 
 
 class InAPipe(unittest.TestCase):
-    def chat(self, said, *words):
-        done = subprocess.run([BINARY, "chat", *words], input=said, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV, timeout=SECONDS)
+    def chat(self, said, *words, **more):
+        done = subprocess.run([BINARY, "chat", *words], input=said, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**ENV, **more}, timeout=SECONDS)
         return done.returncode, done.stdout, done.stderr
 
     def test_each_line_is_a_turn(self):
@@ -165,6 +165,20 @@ class InAPipe(unittest.TestCase):
             self.assertEqual((code, said, errors), (0, f"{SHOUT}\n{REVERSE}\n", ""))
             saved = json.loads(pathlib.Path(folder, "said.json").read_text())
         self.assertEqual([one["content"] for one in saved], [ASKED, SHOUT, ASKED, REVERSE])
+
+    def test_the_first_adapter_answers_whatever_else_has_names(self):
+        names = ["--served-model-name", "one", "--served-model-name", "two", "--adapter-dir", str(ROOT / "demo/adapters")]
+        for adapter in (f"mine={ROOT}/demo/adapters/reverse", str(ROOT / "demo/adapters/reverse"), json.dumps({"name": "mine", "path": str(ROOT / "demo/adapters/reverse")})):
+            with self.subTest(adapter):
+                self.assertEqual(self.chat(ASKED, str(ROOT / "demo/model"), *names, "--adapter", adapter, "--temp", "0"), (0, REVERSE + "\n", ""))
+
+    def test_variables_of_a_server_are_not_this_commands(self):
+        server = LiveServer()
+        self.addCleanup(server.stop)
+        more = {"LORALEI_MEMORY_BUDGET": "2GiB", "LORALEI_MAX_NUM_SEQS": "3"}
+        self.assertEqual(self.chat(ASKED, server.url, "--adapter", "shout", "--temp", "0", **more), (0, SHOUT + "\n", ""))
+        # The one that is started has them.
+        self.assertIn("no number", self.chat(ASKED, *OWN, LORALEI_MAX_NUM_SEQS="no number")[2])
 
     def test_what_fails_is_said_and_the_rest_goes_on(self):
         code, said, errors = self.chat(f"/adapter nobody\n/dance\n/set heat 3\n/save\n{ASKED}", *OWN)
@@ -181,7 +195,7 @@ class InAPipe(unittest.TestCase):
                 ([str(ROOT / "demo/model"), "--adapter", "x=/nowhere"], "/nowhere: does not exist"),
                 ([str(ROOT / "demo/model"), "--max-num-seqs", "0"], "--max-num-seqs"),
                 (["http://127.0.0.1:9"], "Connection refused"),
-                (["http://127.0.0.1:9", "--memory-budget", "2GiB"], "--memory-budget=2GiB is for a server that is started here"),
+                (["http://127.0.0.1:9", "--memory-budget", "2GiB"], "--memory-budget is for a server that is started here"),
                 ([str(ROOT / "demo/model"), "--temp", "hot"], "temperature is a number from 0 to 100")):
             with self.subTest(words):
                 code, said, errors = self.chat("", *words)

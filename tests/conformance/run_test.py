@@ -31,6 +31,13 @@ class Prompt(unittest.TestCase):
                 self.assertEqual((code, said), (1, ""))
                 self.assertIn(sentence, errors)
 
+    def test_an_empty_prompt_that_was_given_is_one(self):
+        # It says nothing, and waits for nobody who has not closed his pipe.
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        self.addCleanup(os.close, writer)
+        self.assertEqual(self.run_with(reader, "")[0], 0)
+
     def test_nobody_is_waited_for_at_a_terminal(self):
         master, slave = pty.openpty()
         self.addCleanup(os.close, master)

@@ -155,6 +155,19 @@ class InACleanRoot(unittest.TestCase):
     def test_the_archive_on_an_old_glibc(self):
         self.archive_in(self.root("bullseye"), "archive, Debian 11 with glibc 2.31")
 
+    def test_the_wheel_installs_and_starts_a_server(self):
+        root = self.root()
+        run(CLEAN_ROOT, "run", root.folder, "sh", "-c", "apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv")
+        wheel = one_file("loralei-*.whl")
+        root.copy(wheel, f"/root/{wheel.name}")
+        begin = time.monotonic()
+        root.run("sh", "-c", f"python3 -m venv /root/venv && /root/venv/bin/pip install --no-index /root/{wheel.name}")
+        print(f"wheel, Debian 12: a Python of its own and the wheel in {time.monotonic() - begin:.1f} s")
+        self.assertRegex(root.run("/root/venv/bin/loralei", "--version"), r"^0\.2\.0 ")
+        said = root.run("/root/venv/bin/python", "-c", "import loralei\nwith loralei.Server('/root/my-model', adapters={'mine': '/root/my-adapter'}) as server:\n"
+                        f"    print(server.ask('mine', '{ASKED}', temperature=0, max_tokens=48))\nprint(server.stop())")
+        self.assertEqual(said.splitlines()[-2:], [ANSWER, "0"])
+
     def test_the_deb_installs_serves_and_goes(self):
         root = self.root()
         before = root.files()

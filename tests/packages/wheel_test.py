@@ -98,7 +98,7 @@ except loralei.LoraleiError as error: print("gone:", "has ended" in str(error))
 
     def test_two_at_once_and_a_key(self):
         said = self.python(f"""
-with loralei.Server(MODEL, adapters={{"mine": SHOUT}}, api_key="secret") as one, loralei.Server(MODEL, env={{"LORALEI_SERVED_MODEL_NAME": "named"}}) as two:
+with loralei.Server(MODEL, adapters={{"mine": SHOUT}}, api_key=["secret", "other"], admin_key="admin") as one, loralei.Server(MODEL, env={{"LORALEI_SERVED_MODEL_NAME": "named"}}) as two:
     print(one.port != two.port, one.models(), two.models())
     print(one.ask("mine", {ASKED!r}, temperature=0, max_tokens=48))
 """)
@@ -148,6 +148,11 @@ except loralei.LoraleiError as error: print(error)
         owner, guard, server = self.start_and_wait("time.sleep(1000)")
         owner.send_signal(signal.SIGKILL)
         wait(lambda: not alive(server) and not alive(guard), "the end of both")
+
+    def test_it_ends_when_what_stands_between_is_killed(self):
+        owner, guard, server = self.start_and_wait("time.sleep(1000)")
+        os.kill(guard, signal.SIGKILL)
+        wait(lambda: not alive(server), "the server's end")
 
     def test_it_ends_with_its_owner(self):
         owner, guard, server = self.start_and_wait("sys.exit(3)")

@@ -23,12 +23,20 @@ _KEPT_LINES = 200
 # The server waits at the other end of a pipe for its parent's end: this stands between both, so that no thread of the parent
 # matters (what the kernel offers for it, PR_SET_PDEATHSIG, ends a child when the *thread* that made it ends).
 _GUARD = """
-import os, signal, subprocess, sys, threading
-child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+import ctypes, os, signal, subprocess, sys, threading
+NUMBERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+prctl = ctypes.CDLL(None).prctl
+# Signals of this moment wait until there is somebody to be told.
+signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+def begin():
+    prctl(1, signal.SIGKILL, 0, 0, 0)  # with this process, whose first thread lives as long as it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=begin)
 def forward(number, _):
     child.send_signal(number)
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+for number in NUMBERS:
     signal.signal(number, forward)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
 def watch():
     while os.read(0, 1):
         pass
@@ -101,7 +109,8 @@ class Server:
                  **options: Value) -> None:
         self.model = os.fspath(model)
         self._lines: Deque[str] = collections.deque(maxlen=_KEPT_LINES)
-        self._key = options.get("admin_key") or options.get("api_key")
+        key = options.get("admin_key") or options.get("api_key")
+        self._key = key[0] if isinstance(key, (list, tuple)) else key
         self._listens = threading.Event()
         self._url: Optional[str] = None
         self._stopping = threading.Lock()
